@@ -2,16 +2,15 @@
 //!
 //! # The problem
 //! An NMI that prepares a crash dump runs VMXOFF between any two instructions of a hypervisor. The
-//! next VMX instruction then raises #UD, and a kernel that can't go on after it loses the dump.
-//! Testing before each instruction does not help: the NMI comes between the test and the
-//! instruction.
+//! next VMX instruction then raises #UD, and a kernel that can't go on after it loses the dump. A
+//! test before each instruction does not help: the NMI comes between the test and the instruction.
 //!
 //! # The protocol
 //! Every instruction of this crate that may fault has an entry in the ELF section
 //! `shootdown_extable`: two 32-bit words, each relative to its own address, that name the
 //! instruction and its *fix-up*. The kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`] for
-//! a fault that came from ring 0. If it answers, the handler stores the answer as the interrupted
-//! RIP, changes no other register, and returns.
+//! a fault that came from ring 0. If it returns an address, the handler stores that as the
+//! interrupted RIP, changes no other register, and returns.
 //!
 //! A fix-up is four jumps of [`JUMP`] bytes, one for each vector of [`VECTORS`]. [`fixup`] chooses
 //! the jump by the vector, so the vector reaches the slow path without memory that the interrupted
@@ -25,7 +24,8 @@
 //!   section because its name is a C identifier. No linker script has to name the section, as long
 //!   as the script does not discard it.
 //!
-//! The table is not sorted: it is searched when something has failed, and nobody waits for that.
+//! The table is not sorted: it is searched only when something has failed, and the time does not
+//! matter then.
 
 /// Bytes of one jump of a fix-up: `JMP rel32`.
 pub const JUMP: u64 = 5;
@@ -37,8 +37,9 @@ pub const VECTORS: [u8; 4] = [6, 13, 12, 14];
 /// in the exception table.
 ///
 /// The `asm!` block gives four label operands `ud`, `gp`, `ss` and `pf`, where execution goes on
-/// after #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked function, where
-/// there are no label operands, the four jumps are written as text: see the second form.
+/// after #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked
+/// function, where there are no label operands, the four jumps are written as text: see the second
+/// form.
 ///
 /// ```
 /// # #[cfg(target_arch = "x86_64")] {
@@ -150,8 +151,8 @@ unsafe extern "C" {
 #[must_use = "the interrupted RIP has to become this value"]
 pub fn fixup(vector: u8, rip: u64) -> Option<u64> {
     let jump = jump_of(vector)?;
-    // An entry that names itself, which is no instruction: the bounds of a section exist only where
-    // the section does.
+    // The template declares an entry that names itself, which is no instruction: the linker
+    // provides the bounds of a section only if the section exists.
     // SAFETY: the template holds no instruction.
     unsafe {
         core::arch::asm!(
@@ -167,7 +168,7 @@ pub fn fixup(vector: u8, rip: u64) -> Option<u64> {
     let end = &raw const __stop_shootdown_extable;
     while at < end {
         // SAFETY: `at` lies between the bounds of the section, which holds whole entries (X3), and
-        // which nobody writes.
+        // to which nothing writes.
         let found = answer(unsafe { at.read() }, at as u64, rip, jump);
         if found.is_some() {
             return found;
@@ -178,7 +179,7 @@ pub fn fixup(vector: u8, rip: u64) -> Option<u64> {
     None
 }
 
-/// How many entries there are: what a test of a kernel's linking asks.
+/// The number of entries, for tests of a kernel's linking.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn entries() -> usize {

@@ -1,24 +1,24 @@
-//! What an instruction can do besides succeeding, and who hears of it.
+//! What an instruction can do besides succeeding, and how a failure is reported.
 //!
 //! | class | what happened | [`Failure`] |
 //! |---|---|---|
 //! | VMfailInvalid | CF: there is no current VMCS, or VMXON refused its region | [`Failure::Invalid`] |
-//! | VMfailValid | ZF: a number in the current VMCS says what | [`Failure::Valid`] |
+//! | VMfailValid | ZF: a number in the current VMCS names the error | [`Failure::Valid`] |
 //! | fault | #UD, #GP, #SS, #PF | [`Failure::Fault`] |
 //! | any of these while virtualization is taken away | an NMI or another part of a panic, reboot or kexec turned it off | [`Failure::Gone`] |
 //!
 //! (SDM vol. 3C, 31.2; APM vol. 3 for SVM, which has faults alone.)
 //!
-//! # Who hears of it
-//! An instruction whose failure is a defect of the hypervisor calls the [hook](set_hook) with a
-//! [`Report`] and, when the hook returns, returns the failure to its caller. The hook that is there
-//! from the start panics. VMXON, VMLAUNCH, VMRESUME and VMRUN never call it: whether they succeed
-//! is not the hypervisor's to know beforehand.
+//! # How a failure is reported
+//! If the failure of an instruction is a defect of the hypervisor, the instruction calls the
+//! [hook](set_hook) with a [`Report`] and, when the hook returns, returns the failure to its
+//! caller. The initial hook panics. VMXON, VMLAUNCH, VMRESUME and VMRUN never call the hook,
+//! because the hypervisor can't know beforehand whether they succeed.
 //!
 //! While virtualization is being taken away ([`teardown`](crate::teardown)) nothing calls the hook.
-//! Every failure is [`Failure::Gone`] then: the caller returns in order, and its entry into the
-//! guest is refused the same way. A #GP in that time is not told apart, because a kernel that goes
-//! down must not panic again over it.
+//! Every failure is [`Failure::Gone`] then: the caller returns in order, and its next entry into
+//! the guest is refused the same way. A #GP in that time is [`Failure::Gone`] too, because a kernel
+//! that goes down must not panic again over it.
 
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -81,7 +81,7 @@ impl Instruction {
         }
     }
 
-    /// Is a failure the hypervisor's defect, which the hook hears of?
+    /// Is a failure of the instruction a defect of the hypervisor, which is reported to the hook?
     #[must_use]
     pub const fn reports(self) -> bool {
         !matches!(self, Self::Vmxon | Self::Vmlaunch | Self::Vmresume | Self::Vmrun)
@@ -98,9 +98,10 @@ impl fmt::Display for Instruction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// #UD: virtualization is off, or the instruction does not exist here.
+    /// #UD: virtualization is off, or the CPU does not have the instruction.
     UndefinedOpcode,
-    /// #GP: the operand's address is not canonical, or the CPU is not in a state for the instruction.
+    /// #GP: the operand's address is not canonical, or the CPU is not in a state for the
+    /// instruction.
     Protection,
     /// #SS: the operand is addressed by RSP or RBP, and its address is not canonical.
     Stack,
@@ -153,12 +154,12 @@ impl core::error::Error for Failure {}
 /// An instruction that failed, for the [hook](set_hook).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// Which one.
+    /// The instruction.
     pub instruction: Instruction,
     /// Its operand: the VMCS field, the physical address of the region, the type of an
     /// invalidation, or the address of the memory operand.
     pub operand: u64,
-    /// What it did instead.
+    /// Why it failed.
     pub failure: Failure,
     /// An address in the out-of-line part of the function that executed it: a symbolizer names
     /// that function, and with line tables the caller's line.
@@ -172,21 +173,21 @@ impl fmt::Display for Report {
     }
 }
 
-/// Hears of failures that are defects.
+/// A function that failures that are defects are reported to.
 pub type Hook = fn(&Report);
 
-/// The hook; null: the one that panics.
+/// The hook; null stands for the initial one, which panics.
 static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `hook` called for every failure that is a defect, from now on, in place of a panic. It runs
-/// in the context of the instruction, which may be an NMI. When it returns, the instruction returns
-/// the failure.
+/// Installs `hook`: from now on it is called for every failure that is a defect, in place of a
+/// panic. It runs in the context of the instruction, which may be an NMI. When it returns, the
+/// instruction returns the failure.
 pub fn set_hook(hook: Hook) {
     // ORDERING: Release, with the Acquire in `report`: what the hook relies on was stored before.
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// Puts the hook back that panics.
+/// Restores the initial hook, which panics.
 pub fn reset_hook() {
     HOOK.store(core::ptr::null_mut(), Ordering::Release);
 }
@@ -225,7 +226,7 @@ mod tests {
     use std::string::ToString;
     use std::sync::Mutex;
 
-    /// The hook and the flag are the program's, not a test's.
+    /// The hook and the flag belong to the whole program, not to one test.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static HEARD: Mutex<Option<Report>> = Mutex::new(None);
 
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn an_entry_that_fails_is_not_reported() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // The hook panics: nobody has set one.
+        // No hook is set, so a report panics.
         for instruction in
             [Instruction::Vmxon, Instruction::Vmlaunch, Instruction::Vmresume, Instruction::Vmrun]
         {

@@ -3,17 +3,17 @@
 //!
 //! | question | module |
 //! |---|---|
-//! | What can an instruction do besides succeeding, and who hears of it? | [`Failure`], [`set_hook`] |
+//! | What can an instruction do besides succeeding, and how is a failure reported? | [`Failure`], [`set_hook`] |
 //! | How does a fault become a value? | [`extable`] |
-//! | What if a panic or a reboot turns virtualization off under a hypervisor's feet? | [`teardown`], `vmx::emergency_off`, `svm::emergency_off` |
+//! | What happens if a panic or a reboot turns virtualization off while a hypervisor runs? | [`teardown`], `vmx::emergency_off`, `svm::emergency_off` |
 //! | How is a guest made and entered? | [`vmx`], [`svm`] |
 //! | Which of CR0, CR4 and EFER is the host's while the guest runs? | [`host_bits`] |
 //!
 //! # Contract of the instructions
-//! They are `unsafe`, because three things are the kernel's to see to: the CPU is at privilege
-//! level 0; the handlers of #UD, #GP, #SS and #PF ask [`extable::fixup`]; the caller stays on its
-//! CPU between instructions that belong together. With these no instruction ends in an exception
-//! that nobody expects.
+//! They are `unsafe`, because the kernel must ensure three things: the CPU is at privilege level 0;
+//! the handlers of #UD, #GP, #SS and #PF call [`extable::fixup`]; the caller stays on its CPU
+//! between instructions that belong together. Then no instruction ends in an exception that the
+//! kernel does not handle.
 //!
 //! The exception table relies on ELF: targets with other object formats don't assemble it.
 //!
@@ -22,7 +22,8 @@
 //! VMX: Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the
 //! host's bits "Preserve host CR4.MCE value while in guest mode" (Ben Serebrin, 2015).
 #![no_std]
-// What decides is compiled everywhere, for the documentation; what executes it is not.
+// Code that decides is compiled everywhere, for the documentation; code that executes instructions
+// is not.
 #![cfg_attr(not(any(test, target_arch = "x86_64")), allow(dead_code))]
 #![cfg_attr(feature = "nightly", feature(asm_goto_with_outputs))]
 

@@ -1,8 +1,8 @@
 //! The slow paths: what an instruction's wrapper does after the instruction did not succeed.
 //!
-//! Each is a function of its own and cold, so that a wrapper has nothing on its way but the
-//! instruction and one jump that is not taken. Which one is called says what happened: the label of
-//! the jump for VMfail, the fix-up for a fault.
+//! Each is a cold function of its own, so that the successful path of a wrapper contains only the
+//! instruction and one jump that is not taken. The choice of the function tells what happened: the
+//! label of the jump for VMfail, the fix-up for a fault.
 
 use core::arch::asm;
 
@@ -57,7 +57,7 @@ macro_rules! execute {
 }
 pub(crate) use execute;
 
-/// Of an instruction without a memory operand.
+/// The operand of an instruction without a memory operand.
 pub(crate) const NO_MEMORY: (u64, u64) = (0, 0);
 
 /// The address and the length of a memory operand.
@@ -119,8 +119,8 @@ pub(crate) fn page(instruction: Instruction, operand: u64, at: (u64, u64), rip: 
     conclude(instruction, operand, Failure::Fault(Fault::Page(address)), rip)
 }
 
-/// CR2, unless another page fault since has changed it: then the operand's address, which is right
-/// but for an operand that spans two pages.
+/// Returns CR2, unless a later page fault has changed it. Then it returns the operand's address,
+/// which is wrong only for an operand that spans two pages.
 const fn faulting_address(cr2: u64, at: u64, bytes: u64) -> u64 {
     if cr2.wrapping_sub(at) < bytes { cr2 } else { at }
 }

@@ -2,15 +2,16 @@
 //!
 //! # The problem
 //! A machine that reboots or jumps into another kernel has to leave VMX operation on every CPU
-//! first: in it INIT is blocked (SDM vol. 3C, 24.8), so the next kernel could not start the CPU.
-//! Whoever sees to it comes by NMI or IPI, between any two instructions of the hypervisor that runs
-//! there. That hypervisor then goes on with VMX off, and its next VMX instruction faults.
+//! first: VMX operation blocks INIT (SDM vol. 3C, 24.8), so the next kernel could not start the
+//! CPU. The code that turns it off comes by NMI or IPI, between any two instructions of the
+//! hypervisor that runs there. That hypervisor then goes on with VMX off, and its next VMX
+//! instruction faults.
 //!
 //! # The protocol
-//! One flag for the machine. Whoever takes virtualization away sets it first and turns
-//! virtualization off second. Only the slow path of an instruction that has already failed reads
-//! it; with the flag set a failure is [`Failure::Gone`](crate::Failure::Gone), which the
-//! hypervisor's code passes up until it has left its loop.
+//! There is one flag for the machine. The code that takes virtualization away sets it first and
+//! turns virtualization off second. Only the slow path of an instruction that has already failed
+//! reads it; with the flag set a failure is [`Failure::Gone`](crate::Failure::Gone), which the
+//! hypervisor's code returns upward until it has left its loop.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -21,11 +22,11 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// How often it began.
+/// How often virtualization has been taken away.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// From now on failures are expected on every CPU. Call it before virtualization is turned off
-/// anywhere; the emergency functions ([`vmx::emergency_off`](crate::vmx::emergency_off),
+/// Marks failures as expected on every CPU from now on. Call it before virtualization is turned off
+/// on any CPU; the emergency functions ([`vmx::emergency_off`](crate::vmx::emergency_off),
 /// [`svm::emergency_off`](crate::svm::emergency_off)) call it themselves. It may be called in an
 /// NMI.
 pub fn begin() {

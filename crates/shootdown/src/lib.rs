@@ -1,26 +1,26 @@
 //! Translation coherence as a library.
 //!
-//! When a page table changes, every TLB that may hold the old translation must forget it before the
-//! page is used for something else. This crate is the layer of a kernel or hypervisor that sees to
+//! When a page table changes, every TLB that may hold the old translation must drop it before the
+//! page is used for something else. This crate is the layer of a kernel or hypervisor that ensures
 //! it: tags that keep TLB entries over context switches, lazy mode, shootdowns that interrupt only
-//! who must be and overlap local with remote work, and gathers that hand memory back only when it
-//! is safe.
+//! the CPUs that must act and overlap local with remote work, and gathers that return memory only
+//! when it is safe to reuse.
 //!
 //! It is `no_std`, allocates nothing, and keeps no global state. It takes no lock, with one
 //! exception: allocators of machine-wide tags ([`tags::generations`], [`tags::broadcast`]) have a
 //! test-and-set lock each, which a switch to a space without a current tag takes with interrupts
-//! off, for one search of the tags. A port gives it two things: the kernel's means ([`Platform`]:
-//! stay on a CPU, find a CPU's state, raise an interrupt) and the hardware's ([`Regime`]: load a
-//! root under a tag, invalidate).
+//! off, for one search of the tags. A port implements two traits: one for the kernel's functions
+//! ([`Platform`]: stay on a CPU, find a CPU's state, raise an interrupt) and one for the hardware's
+//! ([`Regime`]: load a root under a tag, invalidate).
 //!
 //! # The promise
 //! 1. **Revocation.** When a flush for a revoking change returns, no CPU starts an access through
 //!    the old translation any more, and no walker can reach a freed table page.
-//! 2. **Reuse.** Frame, table page, address range and hardware tag are handed to nobody else before
-//!    the invalidation that covers them is complete.
+//! 2. **Reuse.** A frame, table page, address range or hardware tag is given to no other use before
+//!    the invalidation that covers it is complete.
 //! 3. **Master invariant.** A CPU's slot for a space at generation *g* never holds entries older
 //!    than *g*.
-//! 4. **Deferral is explicit.** What is weaker is a named choice, never a default.
+//! 4. **Deferral is explicit.** A weaker guarantee is a named choice, never a default.
 //! 5. **Errors are total.** Bad input gets a typed error; what was pending comes back inside it.
 //!
 //! # Where to read on
@@ -29,7 +29,7 @@
 //! | What do I implement? | [`platform`], [`regime`], [`facts`] |
 //! | What may I call where? | [`context`] |
 //! | What does a context switch do, and which fences pair? | [`switch`] |
-//! | Who is interrupted by a flush, and when is it over? | [`flush`] |
+//! | Which CPUs does a flush interrupt, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
 //! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
 //! | What is pending when accessed bits are cleared? | [`accessed`] |
@@ -111,7 +111,7 @@
 //!
 //! # Builds
 //! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced`
-//! compiles this source with atomics that tell a software machine of every access. No feature
+//! compiles this source with atomics that notify a software machine of every access. No feature
 //! changes a type.
 
 #![no_std]
@@ -134,7 +134,7 @@ pub use port::{context, facts, paravirt, platform, policy, regime};
 pub use state::layout;
 pub use state::{residency, stats, system};
 
-/// The state of one CPU, and its coming and going.
+/// The state of one CPU, and how CPUs come online and go offline.
 pub mod cpu {
     pub use crate::ops::online::{OnlineError, offline, online};
     pub use crate::state::cpu::PerCpu;

@@ -1,6 +1,6 @@
-//! What the guest did to a control register, out of what the exit says.
+//! Decodes what the guest did to a control register from what the exit reports.
 //!
-//! | source | says |
+//! | source | what it reports |
 //! |---|---|
 //! | VMX exit 28, exit qualification (SDM 3C table 29-3) | register 3:0, kind 5:4, general register 11:8, LMSW's source 31:16 |
 //! | SVM exit codes 0x00 to 0x1f, with decode assists: EXITINFO1 (APM 2 15.33.1) | bit 63 for MOV, general register 3:0; CLTS and LMSW leave bit 63 clear |
@@ -11,8 +11,8 @@ use core::fmt;
 /// A general register, as instructions number them: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to
 /// R15.
 ///
-/// The guest's RSP is in the VMCS (GUEST_RSP), and RSP and RAX are in the VMCB: not where the
-/// others are kept.
+/// The guest's RSP is in the VMCS (GUEST_RSP), and RSP and RAX are in the VMCB, not with the other
+/// registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Gpr(u8);
 
@@ -88,7 +88,7 @@ pub enum CrAccess {
 /// Where LMSW takes its operand from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LmswSource {
-    /// The exit says what it is.
+    /// The exit reports the value.
     Value(u16),
     /// The low 16 bits of a general register.
     Register(Gpr),
@@ -105,7 +105,7 @@ impl CrAccess {
     }
 }
 
-/// Why what the guest did is not known.
+/// Why an access can't be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CrAccessError {
@@ -185,8 +185,8 @@ impl CrAccess {
     /// From the bytes at the guest's RIP, and whether they are 64-bit code: the access and the
     /// length of the instruction.
     ///
-    /// Decoded are MOV to and from control registers, CLTS, and LMSW of a register. LOCK in front
-    /// of MOV CR0 is AMD's way to CR8 in 32-bit code (APM 3 "MOV CRn").
+    /// It decodes MOV to and from control registers, CLTS, and LMSW of a register. A LOCK prefix of
+    /// MOV CR0 is AMD's way to CR8 in 32-bit code (APM 3 "MOV CRn").
     ///
     /// # Errors
     /// [`CrAccessError::OtherInstruction`] for other bytes, or if they end early.
@@ -204,8 +204,8 @@ impl CrAccess {
         let opcode = loop {
             match next()? {
                 byte @ 0x40..=0x4f if code64 => rex = byte,
-                // Segments, operand and address size, REPNE and REP mean nothing here. A REX that
-                // is not last counts for nothing.
+                // Segments, operand and address size, REPNE and REP have no meaning here. A REX
+                // that is not the last prefix is ignored.
                 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3 => rex = 0,
                 0xf0 => (rex, lock) = (0, true),
                 0x0f => break next()?,

@@ -1,19 +1,20 @@
 //! A CPU's CR4, and a copy of it in memory.
 //!
-//! Before each VM entry the host's CR4 is compared with what HOST_CR4 and the guest's effective
-//! bits were made from. Reading the register for that costs 24 to 36 cycles (Haswell, Sandy Bridge:
-//! the measurements with the 2015 patch "Preserve host CR4.MCE value while in guest mode"); reading
-//! a copy costs a load.
+//! Before each VM entry the host's CR4 is compared with the value from which HOST_CR4 and the
+//! guest's effective bits were made. Reading the register for that costs 24 to 36 cycles (Haswell,
+//! Sandy Bridge: the measurements with the 2015 patch "Preserve host CR4.MCE value while in guest
+//! mode"); reading a copy costs a load.
 //!
 //! # Protocol
-//! - One owner: the CPU whose register it is. No other CPU reads or writes the copy.
+//! - There is one owner: the CPU whose register it is. No other CPU reads or writes the copy.
 //! - The copy is written *before* the register, with interrupts off. An NMI may come between the
-//!   two, and its handler may change CR4 for a while (a toggle of PGE) and put back what the copy
-//!   says. With the copy first, that is the value about to be written. With the register first, the
-//!   handler would put the old value back, and register and copy would disagree from then on.
-//! - It starts as all ones, which is no value of CR4. [`Cr4Copy::get`] reports it as an error and
-//!   not by a panic: the first reader may be an interrupt-off path that still has an orderly way
-//!   out. A debugger, or code that looks at the memory, sees a value that MOV to CR4 refuses.
+//!   two, and its handler may change CR4 for a while (a toggle of PGE) and restore the value of the
+//!   copy. With the copy first, that is the value about to be written. With the register first, the
+//!   handler would restore the old value, and register and copy would differ from then on.
+//! - The copy starts as all ones, which is no value of CR4. [`Cr4Copy::get`] reports that as an
+//!   error and not by a panic: the first reader may be a path with interrupts off that can still
+//!   return in order. A debugger, or code that looks at the memory, sees a value that MOV to CR4
+//!   refuses.
 //! - The emergency path reads the register. It runs when nothing in memory can be trusted.
 //!
 //! | # | access | ordering | why |
@@ -129,9 +130,9 @@ impl<R: Cr4Register> Cr4Copy<R> {
         }
     }
 
-    /// The copy, for a VM entry. Debug builds compare it with the register, which finds whoever
-    /// writes CR4 by another way. (Not [`Cr4Copy::get`]: between the two writes of a change an NMI
-    /// handler sees them differ.)
+    /// The copy, for a VM entry. Debug builds compare it with the register, which finds code that
+    /// writes CR4 by another way. ([`Cr4Copy::get`] does not compare: between the two writes of a
+    /// change an NMI handler sees them differ.)
     ///
     /// # Errors
     /// [`Cr4Unknown`] before [`Cr4Copy::start`].

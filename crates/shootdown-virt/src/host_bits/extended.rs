@@ -1,15 +1,16 @@
 //! XCR0 and PKRU, which neither VM entry nor exit switches.
 //!
-//! XCR0 says which state XSAVE and XRSTOR touch and which registers exist; PKRU says which user
-//! pages may be touched. Both are the guest's for as long as nobody writes them. Code of the host
-//! that runs after an exit, a machine-check handler first of all, needs the host's: with a guest's
-//! XCR0 a register that the handler uses may fault, with its PKRU a user page may.
+//! XCR0 says which state XSAVE and XRSTOR access and which registers exist; PKRU says which user
+//! pages may be accessed. Both keep the guest's values until software writes them. Code of the host
+//! that runs after an exit, above all a machine-check handler, needs the host's values: with a
+//! guest's XCR0 an access to a register that the handler uses may fault, and with a guest's PKRU an
+//! access to a user page may.
 //!
-//! Writing XCR0 is slow and, where the host is itself a guest, an exit: it is written only where
-//! the two differ. The guest can't change XCR0 without an exit (XSETBV exits always on VMX, and on
-//! SVM by its intercept). It changes PKRU as it likes, so that is read back.
+//! Writing XCR0 is slow and, where the host is itself a guest, causes an exit: it is written only
+//! where the two values differ. The guest can't change XCR0 without an exit (XSETBV always exits on
+//! VMX, and on SVM by its intercept). It can change PKRU at any time, so PKRU is read back.
 //!
-//! A CPU that the guest's state was loaded on goes back to the host's before the vCPU leaves it.
+//! Before a vCPU leaves a CPU, the host's state is loaded there again.
 
 use core::fmt;
 
@@ -91,7 +92,7 @@ impl ExtendedRegisters for HardwareExtended {
     }
 }
 
-/// A vCPU's state, and which of the CPU and the vCPU has its own loaded.
+/// A vCPU's state, and whether the host's or the guest's registers are loaded.
 ///
 /// # Invariants
 /// - X1: after [`ExtendedSwitch::load_host`] both registers are what the host had at
@@ -137,14 +138,14 @@ impl ExtendedSwitch {
         self.guest
     }
 
-    /// The guest wrote XCR0, which exited, and the hypervisor accepts the value. The next
-    /// [`ExtendedSwitch::load_guest`] writes it.
+    /// Records the XCR0 that the guest wrote with an exit, and that the hypervisor accepts. The
+    /// next [`ExtendedSwitch::load_guest`] writes it.
     pub const fn set_guest_xcr0(&mut self, xcr0: u64) {
         self.guest.xcr0 = xcr0;
     }
 
-    /// Before the entry: the guest's. `host` is what the CPU has; it is not looked at if the
-    /// guest's is loaded already.
+    /// Loads the guest's registers, before the entry. `host` holds the CPU's present values; it is
+    /// not used if the guest's are loaded already.
     ///
     /// # Errors
     /// [`NoProtectionKeys`]; nothing is written then.
@@ -174,8 +175,8 @@ impl ExtendedSwitch {
         Ok(())
     }
 
-    /// After the exit, before other code of the host runs and before the vCPU leaves the CPU: the
-    /// host's. Nothing if it is loaded already.
+    /// Loads the host's registers, after the exit, before other code of the host runs and before
+    /// the vCPU leaves the CPU. It does nothing if they are loaded already.
     pub fn load_host(&mut self, registers: &mut impl ExtendedRegisters) {
         let Some(Loaded { host, xcr0 }) = self.loaded.take() else { return };
         if xcr0 != host.xcr0 {

@@ -103,7 +103,8 @@ pub(super) struct Written {
     pub effects: Effects,
 }
 
-/// Bits of CR4 that say how linear addresses are translated, or who may use a translation.
+/// Bits of CR4 that determine how linear addresses are translated, or which code may use a
+/// translation.
 const CR4_PAGING: u64 = cr4::PSE
     | cr4::PAE
     | cr4::PGE

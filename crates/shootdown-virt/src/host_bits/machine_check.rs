@@ -1,8 +1,8 @@
 //! Machine checks that come while a guest runs.
 //!
-//! The CPU does not call the host's handler: it exits. What exited has to be recognized, and the
-//! handler called by hand, on the same CPU (the banks that it reads are the CPU's own), so before
-//! the host lets itself be interrupted and moved.
+//! The CPU does not call the host's handler: it exits. The hypervisor has to recognize such an exit
+//! and call the handler itself, on the same CPU (the banks that the handler reads are the CPU's
+//! own), and so before the host may be interrupted and moved.
 //!
 //! | exit | when |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | SVM 0x52 | in the guest, with CR4.MCE set and bit 18 of the exception intercepts |
 //!
 //! Without the intercept the *guest's* handler runs; with CR4.MCE clear the machine shuts down. The
-//! types here ([`super::HostBits`], [`EXCEPTION_INTERCEPT`]) are for neither to happen. A machine
-//! check during a VM exit needs nothing: it is the host's own.
+//! types here ([`super::HostBits`], [`EXCEPTION_INTERCEPT`]) prevent both. A machine check during a
+//! VM exit needs nothing: it is the host's own.
 //!
 //! The handler is code of the host that may use any register and touch any page, so it runs with
 //! the host's XCR0 and PKRU ([`ExtendedSwitch`]).
@@ -28,7 +28,7 @@ pub const EXCEPTION_INTERCEPT: u32 = 1 << VECTOR;
 /// #MC.
 const VECTOR: u32 = 18;
 
-/// When it came.
+/// When a machine check came.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MachineCheckTime {
     /// While the guest ran.
@@ -85,13 +85,13 @@ impl<'a> MachineCheck<'a> {
         Self { when, off: core::marker::PhantomData }
     }
 
-    /// When it came.
+    /// When the machine check came.
     #[must_use]
     pub const fn when(&self) -> MachineCheckTime {
         self.when
     }
 
-    /// Puts the host's XCR0 and PKRU back and then calls the host's handler.
+    /// Restores the host's XCR0 and PKRU and then calls the host's handler.
     pub fn handle<R, T>(
         self,
         extended: &mut ExtendedSwitch,

@@ -1,23 +1,23 @@
 //! The host's control bits in force while a guest runs.
 //!
-//! A few bits of CR0, CR4 and EFER are the machine's and not the guest's. With CR4.MCE clear, a
-//! machine check shuts the machine down, and it does not ask whether a guest was running: a guest
-//! that clears its MCE (every guest starts with it clear) would decide that for everybody. Such
-//! bits keep the host's value in guest mode, and the guest goes on reading what it wrote.
+//! A few bits of CR0, CR4 and EFER belong to the machine and not to the guest. With CR4.MCE clear,
+//! a machine check shuts the machine down, also while a guest runs: a guest that clears its MCE
+//! (every guest starts with it clear) would decide that for the whole machine. Such bits keep the
+//! host's value in guest mode, and the guest still reads what it wrote.
 //!
-//! Computing that once is easy. The difficulty is that it is a copy: the host turns a bit on later,
-//! CPUs differ, a task with other bits is loaded (TSD, PCE), CR3 gets another PCID. On VMX the
-//! host's own CR4 is such a copy too, HOST_CR4, and every exit loads it. So the fields are compared
-//! with the CPU's registers before each entry.
+//! Computing them once is easy. The difficulty is that the result is a copy: the host turns a bit
+//! on later, CPUs differ, a task with other bits is loaded (TSD, PCE), CR3 gets another PCID. On
+//! VMX, HOST_CR4 is such a copy of the host's own CR4, and every exit loads it. So the fields are
+//! compared with the CPU's registers before each entry.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`HostBits`], [`FixedBits`] | which bits the host owns, which VMX demands |
-//! | [`VmxRules`], [`SvmRules`] | options that hold together; from the host's value and the guest's to fields |
+//! | [`HostBits`], [`FixedBits`] | which bits the host owns, which VMX requires |
+//! | [`VmxRules`], [`SvmRules`] | options that are consistent; they compute fields from the host's value and the guest's |
 //! | [`VmxControl`], [`SvmControl`] | a vCPU's registers: the check before each entry, the handlers of exits |
-//! | [`Cr4Copy`] | what the check compares with: a CPU's CR4 in memory |
-//! | [`CrAccess`], [`Outcome`] | exits 28, 0x00 to 0x1f: what the guest did, and what it comes to |
-//! | [`MachineCheck`], [`ExtendedSwitch`] | exits 0, 41, 0x52, and what must be the host's when its handler runs |
+//! | [`Cr4Copy`] | the value that the check compares with: a CPU's CR4 in memory |
+//! | [`CrAccess`], [`Outcome`] | exits 28, 0x00 to 0x1f: what the guest did, and what the hypervisor must do |
+//! | [`MachineCheck`], [`ExtendedSwitch`] | exits 0, 41, 0x52, and the registers that must be the host's when its handler runs |
 //!
 //! # One turn of a vCPU
 //! ```
@@ -88,7 +88,7 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! # Not here
+//! # What is not here
 //! Guests without nested paging (the hypervisor then owns more bits of CR0 and CR4 and changes them
 //! itself), guests that have guests, HOST_CR0 (a host that switches x87 state lazily by CR0.TS
 //! writes the field itself), `IA32_XSS`.

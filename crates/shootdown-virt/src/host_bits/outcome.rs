@@ -1,4 +1,4 @@
-//! What is to be done: values for fields, and what an exit comes to.
+//! What the hypervisor must do: the values of fields, and the outcome of an exit.
 
 use super::access::{CrAccess, Gpr};
 use super::guest::{Effects, WriteFault};
@@ -38,7 +38,7 @@ impl FieldWrite {
     }
 }
 
-/// What an access of the guest's to a control register comes to.
+/// The outcome of a guest's access to a control register.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the guest waits for its instruction"]
 pub enum Outcome<U> {
@@ -49,7 +49,7 @@ pub enum Outcome<U> {
         /// Its new value, all 64 bits.
         value: u64,
     },
-    /// Write the fields, see to the effects, and advance RIP.
+    /// Write the fields, apply the effects, and advance RIP.
     Write(U, Effects),
     /// Inject #GP(0). RIP stays.
     Fault(WriteFault),
@@ -61,22 +61,23 @@ pub enum Outcome<U> {
 }
 
 impl<U> Outcome<U> {
-    /// The instruction is done: RIP goes to the next one. Its length is VM_EXIT_INSTRUCTION_LEN on
-    /// VMX; on SVM nRIP says where the next one is, or the length that was decoded.
+    /// Is the instruction done, so that RIP goes to the next one? The length of the instruction is
+    /// VM_EXIT_INSTRUCTION_LEN on VMX; on SVM, nRIP is the address of the next one, or use the
+    /// length that was decoded.
     #[must_use]
     pub const fn advances(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Write(..))
     }
 }
 
-/// What became of an access that a vCPU's handler has seen to
+/// The outcome of an access that a vCPU's handler has handled
 /// ([`Vmcs::control_register`](crate::vmx::Vmcs),
 /// [`Vmcb::control_register`](crate::svm::Vmcb::control_register)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the guest waits for its instruction"]
 pub enum Accessed {
-    /// The instruction is done. With effects: invalidate the guest's linear translations and load
-    /// its PDPTEs where they say so.
+    /// The instruction is done. If there are effects: invalidate the guest's linear translations
+    /// and load its PDPTEs where they require it.
     Done(Option<Effects>),
     /// Inject #GP(0). RIP stays.
     Fault(WriteFault),
@@ -96,8 +97,8 @@ pub struct HostControl {
 }
 
 impl HostControl {
-    /// From this CPU's copies ([`super::Cr4Copy::for_entry`]). Bit 63 of CR3 says how to load it
-    /// and is no part of the register; it is left out.
+    /// Makes it from this CPU's copies ([`super::Cr4Copy::for_entry`]). Bit 63 of CR3 says how to
+    /// load the register and is no part of it; it is left out.
     #[must_use]
     pub const fn new(cr3: u64, cr4: shootdown_arch::x86_64::Cr4) -> Self {
         Self { cr3: cr3 & !(1 << 63), cr4: cr4.bits() }

@@ -1,8 +1,8 @@
 //! Which control bits the host owns in guest mode.
 //!
-//! An owned bit has the host's value while the guest runs; the guest reads what it wrote. Few bits
-//! can be owned. The others say what the guest's own instructions and page tables mean, and a guest
-//! that reads PAE clear and is walked with PAE set does not work.
+//! While the guest runs, an owned bit has the host's value; the guest reads what it wrote. Few bits
+//! can be owned. The others determine the meaning of the guest's own instructions and page tables:
+//! a guest that reads PAE clear and is walked with PAE set does not work.
 //!
 //! | bit | why the host owns it |
 //! |---|---|

@@ -1,7 +1,8 @@
-//! SVM: a vCPU's control registers, and what of them is in its VMCB.
+//! SVM: a vCPU's control registers, and which values its VMCB holds.
 //!
 //! The VMCB has one CR4 and no shadow. To hide a bit, reads and writes of CR4 exit (codes 0x04 and
-//! 0x14): a read gets what the guest wrote, a write is computed anew.
+//! 0x14): for a read the hypervisor returns what the guest wrote, for a write it computes the field
+//! again.
 //!
 //! | register | in the VMCB |
 //! |---|---|
@@ -9,12 +10,13 @@
 //! | CR0 | what the guest wrote, with the host's owned bits exactly; the guest's alone if none is owned |
 //! | EFER | what the guest wrote, and SVME, which VMRUN demands; RDMSR and WRMSR exit |
 //!
-//! OR and not *exactly the host's*, as on VMX: with MCE clear a machine check shuts the machine
-//! down whoever asked for that, and with MCE set the intercept hands it to the host. So a bit that
-//! either wants is set. KVM does the same on both sides.
+//! The rule is OR, and not *exactly the host's* as on VMX: with MCE clear, a machine check shuts
+//! the machine down, whichever side cleared the bit; with MCE set, the intercept hands the machine
+//! check to the host. So a bit is set if either side sets it. KVM does the same on both extensions.
 //!
-//! VMRUN saves the host's CR3 and CR4 itself and #VMEXIT restores them: there is no HOST_CR4 to go
-//! stale. The guest's MCE can, as on VMX, and [`SvmControl::before_entry`] compares it.
+//! VMRUN saves the host's CR3 and CR4 itself and #VMEXIT restores them, so there is no HOST_CR4
+//! that could become stale. The guest's MCE can become stale, as on VMX, and
+//! [`SvmControl::before_entry`] compares it.
 //!
 //! # Invariants
 //! - H2: at each VMRUN, if this CPU has an owned bit of CR4 set, so has the VMCB.
@@ -34,26 +36,27 @@ use super::owned::{Extension, HostBits};
 use super::register_bits::{cr4, efer};
 use crate::svm::intercept;
 
-/// What a guest's control registers are computed by.
+/// The options from which a guest's control registers are computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SvmOptions {
-    /// What the host owns.
+    /// The bits that the host owns.
     pub owned: HostBits,
     /// The host's CR0, whose owned bits don't change while guests run.
     pub host_cr0: u64,
-    /// Bits of CR4 that the guest may set: what its CPUID says, of what the CPU has.
+    /// Bits of CR4 that the guest may set: those that its CPUID reports, of the bits that the CPU
+    /// has.
     pub supported_cr4: u64,
     /// Bits of EFER that the guest may set. SVME among them is for a guest that has guests.
     pub supported_efer: u64,
 }
 
-/// Options that hold together.
+/// Options that are consistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SvmRules {
     options: SvmOptions,
 }
 
-/// Why options don't hold together.
+/// Why options are not consistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SvmRulesError {
@@ -76,15 +79,15 @@ impl fmt::Display for SvmRulesError {
 
 impl core::error::Error for SvmRulesError {}
 
-/// What the VMCB has to intercept for this module to be asked.
+/// What the VMCB must intercept so that this module's handlers are called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SvmIntercepts {
     /// For offset 0x000: reads of CR0 to CR15 in bits 15:0, writes in bits 31:16.
     pub control_registers: u32,
     /// For offset 0x008: exceptions. Machine checks.
     pub exceptions: u32,
-    /// For offset 0x010: XSETBV, because an XCR0 that the guest changes without an exit is not put
-    /// back.
+    /// For offset 0x010: XSETBV, because nothing restores an XCR0 that the guest changes without an
+    /// exit.
     pub instructions: u32,
     /// MSRs whose reads and writes the permission map intercepts: EFER.
     pub msr: u32,
@@ -204,7 +207,7 @@ pub struct SvmControl {
     fields: Fields,
 }
 
-/// What the guest wrote and can't be read from the VMCB.
+/// What the guest wrote, as far as the VMCB does not hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Guest {
     /// CR0. In the VMCB if the host owns none of its bits.
@@ -243,7 +246,7 @@ impl SvmUpdate<'_> {
         VmcbCr::ALL.into_iter().zip(self.writes).filter_map(|(field, write)| Some((field, write?)))
     }
 
-    /// The fields were written.
+    /// Reports that the fields were written.
     pub fn written(self) {
         self.control.written = self.after;
         self.control.fields = self.then;
@@ -297,9 +300,10 @@ impl SvmControl {
         vmcb & !owned | self.written.efer & owned
     }
 
-    /// Are the fields made from this CPU's owned bits of CR4? `None` if so; else what to write.
+    /// Were the fields made from this CPU's owned bits of CR4? Returns `None` if so; otherwise the
+    /// fields to write.
     ///
-    /// `host` is what this CPU has now; interrupts stay off from reading it to VMRUN.
+    /// `host` is this CPU's present CR4; interrupts stay off from reading it to VMRUN.
     #[inline]
     pub fn before_entry(&mut self, host: Cr4, _: &InterruptsOff) -> Option<SvmUpdate<'_>> {
         let owned = host.bits() & self.rules.options.owned.cr4();
@@ -397,7 +401,7 @@ impl SvmControl {
             Ok(written) => written,
             Err(fault) => return Outcome::Fault(fault),
         };
-        // If what the fields were made from is not known, the next entry writes them.
+        // If it is not known from what the fields were made, the next entry writes them.
         let owned = match self.fields {
             Fields::From(owned) => owned,
             Fields::New | Fields::Unknown => self.rules.options.owned.cr4(),
@@ -420,7 +424,8 @@ impl SvmControl {
         Outcome::Write(update, Effects { efer: None, load_pdptes: false, ..effects })
     }
 
-    /// An update without fields. Until it is reported as written, nothing is known.
+    /// Begins an update without fields. Until it is reported as written, the fields count as
+    /// unknown.
     const fn begin(&mut self, after: Guest, then: Fields) -> SvmUpdate<'_> {
         if !matches!(self.fields, Fields::New) {
             self.fields = Fields::Unknown;

@@ -1,20 +1,21 @@
-//! VMX: a vCPU's control registers, and what of them is in its VMCS.
+//! VMX: a vCPU's control registers, and which values its VMCS holds.
 //!
-//! The fields are a copy of two things that change by themselves: the guest's registers, and the
-//! CR4 and CR3 of the CPU that enters. A stale copy is not seen at once. An exit loads HOST_CR4,
-//! and so undoes what the host changed since it was written (CVE-2014-3690: TSD, PCE); a GUEST_CR4
-//! made before the host turned MCE on, or on a CPU where it was off, enters with MCE clear.
+//! The fields are a copy of two things that change independently: the guest's registers, and the
+//! CR4 and CR3 of the CPU that enters. A stale copy is not noticed at once. An exit loads HOST_CR4,
+//! and so undoes what the host changed since it was written (CVE-2014-3690: TSD, PCE); with a
+//! GUEST_CR4 that was made before the host turned MCE on, or on a CPU where it was off, the guest
+//! is entered with MCE clear.
 //!
 //! # Protocol
-//! 1. With interrupts off, on the CPU that enters: [`VmxControl::before_entry`] with this CPU's CR3
-//!    and CR4. It compares them with those that the fields were made from. When they are equal
-//!    nothing is to be done.
-//! 2. Otherwise write the fields it returns, then call [`VmxUpdate::written`]. Until then the
-//!    fields count as unknown: a write that failed half way makes the next entry write them all.
-//! 3. On exit 28: [`VmxControl::handle`], and the same.
+//! 1. With interrupts off, on the CPU that enters, call [`VmxControl::before_entry`] with this
+//!    CPU's CR3 and CR4. It compares them with those from which the fields were made. If they are
+//!    equal, there is nothing to do.
+//! 2. Otherwise write the fields that it returns, then call [`VmxUpdate::written`]. Until then the
+//!    fields count as unknown: after a write that failed half way, the next entry writes them all.
+//! 3. On exit 28, call [`VmxControl::handle`], and do the same.
 //!
-//! Between 1 and the entry nobody changes CR3 or CR4 on this CPU: interrupts are off, and an NMI
-//! handler leaves both as it found them.
+//! Between step 1 and the entry nothing changes CR3 or CR4 on this CPU: interrupts are off, and an
+//! NMI handler leaves both as it found them.
 //!
 //! # Invariants
 //! - H1: at each entry HOST_CR4 and HOST_CR3 are this CPU's registers.
@@ -159,7 +160,7 @@ impl VmxUpdate<'_> {
         CrField::ALL.into_iter().zip(self.writes).filter_map(|(field, write)| Some((field, write?)))
     }
 
-    /// The fields were written.
+    /// Reports that the fields were written.
     pub fn written(self) {
         self.control.cr0 = self.cr0;
         self.control.cr4 = self.cr4;
@@ -207,9 +208,11 @@ impl VmxControl {
         self.cr4 & mask | guest_cr4 & !mask
     }
 
-    /// Are the fields made from this CPU's CR3 and CR4? `None` if so; else what to write.
+    /// Were the fields made from this CPU's CR3 and CR4? Returns `None` if so; otherwise the fields
+    /// to write.
     ///
-    /// `host` is what this CPU has now; interrupts stay off from reading it to the entry.
+    /// `host` holds this CPU's present registers; interrupts stay off from reading them to the
+    /// entry.
     #[inline]
     pub fn before_entry(&mut self, host: HostControl, _: &InterruptsOff) -> Option<VmxUpdate<'_>> {
         if self.fields == Fields::From(host) {
@@ -286,7 +289,7 @@ impl VmxControl {
         let Ok(guest_cr0) = self.rules.guest_cr0(after.cr0) else {
             return Outcome::NeedsUnrestricted;
         };
-        // If what the fields were made from is not known, the next entry writes all owned bits.
+        // If it is not known from what the fields were made, the next entry writes all owned bits.
         let host_cr4 = match self.fields {
             Fields::From(host) => host.cr4(),
             Fields::New | Fields::Unknown => !0,
@@ -305,7 +308,8 @@ impl VmxControl {
         Outcome::Write(update, effects)
     }
 
-    /// An update without fields. Until it is reported as written, nothing is known.
+    /// Begins an update without fields. Until it is reported as written, the fields count as
+    /// unknown.
     const fn begin(&mut self, cr0: u64, cr4: u64, then: Fields) -> VmxUpdate<'_> {
         if !matches!(self.fields, Fields::New) {
             self.fields = Fields::Unknown;

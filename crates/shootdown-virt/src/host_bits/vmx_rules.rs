@@ -1,14 +1,14 @@
-//! VMX: from the guest's value and the host's to the fields of the VMCS.
+//! VMX: computes the fields of the VMCS from the guest's value and the host's.
 //!
 //! | field | CR4 | CR0 |
 //! |---|---|---|
 //! | guest/host mask | all bits but the guest-owned ones, reserved bits included | same |
 //! | read shadow | what the guest reads | same |
-//! | GUEST_CRx | what the guest reads; the host's for owned bits; 1 where FIXED0 says so | same; PE and PG are the guest's if it is unrestricted |
+//! | GUEST_CRx | what the guest reads; the host's for owned bits; 1 where FIXED0 requires it | same; PE and PG are the guest's if it is unrestricted |
 //! | HOST_CRx | this CPU's CR4 | not computed here |
 //!
-//! Owned bits have *exactly* the host's value, set or clear: guest mode is then as the host is, and
-//! a host that has not set up its machine-check handler yet is not called.
+//! Owned bits have *exactly* the host's value, set or clear. So guest mode has the same bits as the
+//! host, and a host that has not set up its machine-check handler yet is not called.
 
 use core::fmt;
 
@@ -33,10 +33,10 @@ const CR4_PASSABLE: u64 = cr4::VME
 /// The same for CR0.
 const CR0_PASSABLE: u64 = cr0::MP | cr0::EM | cr0::TS | cr0::WP | cr0::AM;
 
-/// What a guest's control registers are computed by.
+/// The options from which a guest's control registers are computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmxOptions {
-    /// What the host owns.
+    /// The bits that the host owns.
     pub owned: HostBits,
     /// `IA32_VMX_CR0_FIXED0` and `FIXED1`, of all CPUs that the guest runs on.
     pub fixed_cr0: FixedBits,
@@ -54,13 +54,13 @@ pub struct VmxOptions {
     pub unrestricted: bool,
 }
 
-/// Options that hold together.
+/// Options that are consistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmxRules {
     options: VmxOptions,
 }
 
-/// Why options don't hold together.
+/// Why options are not consistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum VmxRulesError {
@@ -68,7 +68,7 @@ pub enum VmxRulesError {
     WrongExtension,
     /// The host's CR0 is none that VMX accepts, by these bits.
     HostCr0(u64),
-    /// VMX demands bits of CR0 that the host does not own.
+    /// VMX requires bits of CR0 that the host does not own.
     NotOwned(u64),
     /// Bits of CR0 that a guest can set and VMX refuses.
     Cr0(u64),

@@ -1,8 +1,7 @@
-//! The host's bits and a VMCB: the fields brought in line before an entry, and the exits of control
-//! registers and EFER handled whole.
+//! The host's bits and a VMCB: updates the fields before an entry, and handles exits of control
+//! registers and EFER completely.
 //!
-//! What is to be written is [`SvmControl`]'s to decide; this is the part that reads and writes the
-//! VMCB.
+//! [`SvmControl`] decides what must be written; this file reads and writes the VMCB.
 
 use shootdown_arch::x86_64::Cr4;
 
@@ -21,8 +20,8 @@ const LONG: u16 = 1 << 9;
 const MSR_LENGTH: u64 = 2;
 
 impl Vmcb {
-    /// Brings the fields in line with this CPU's CR4: before each entry. When they are in line it
-    /// is one comparison.
+    /// Updates the fields for this CPU's CR4. Call it before each entry. When the fields are
+    /// current it costs one comparison.
     #[inline]
     pub fn refresh(&mut self, control: &mut SvmControl, host: Cr4, off: &InterruptsOff) {
         if let Some(update) = control.before_entry(host, off) {
@@ -91,8 +90,7 @@ impl Vmcb {
         Accessed::Done(done)
     }
 
-    /// Goes on behind an instruction of this length: RIP, and the interrupt shadow that ends with
-    /// it.
+    /// Goes on after an instruction of this length: advances RIP, and ends the interrupt shadow.
     pub const fn advance(&mut self, length: u64) {
         self.save.rip = self.save.rip.wrapping_add(length);
         self.control.shadow &= !1;
@@ -169,8 +167,7 @@ mod tests {
         (vmcb, control, GuestRegisters::default())
     }
 
-    /// MOV CR4, R and MOV R, CR4 with each of the sixteen registers: RAX and RSP are found where
-    /// they are.
+    /// MOV CR4, R and MOV R, CR4 with each of the sixteen registers, RAX and RSP in the VMCB.
     #[test]
     fn every_general_register_is_found_where_it_is() {
         for number in 0..16u8 {

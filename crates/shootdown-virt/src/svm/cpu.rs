@@ -22,7 +22,7 @@ pub enum TurnOnError {
     NoSvm,
     /// Firmware has turned it off (VM_CR.SVMDIS).
     DisabledByFirmware,
-    /// EFER.SVME is set: somebody has turned SVM on already.
+    /// EFER.SVME is set: other code has turned SVM on already.
     OnAlready,
     /// Virtualization is being taken away.
     Gone,
@@ -133,20 +133,21 @@ pub unsafe fn turn_off() {
     }
 }
 
-/// Takes SVM away from this CPU, in any context, an NMI's included, whatever the CPU was doing:
-/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. What the
-/// hypervisor's code that it interrupted does next fails as
+/// Takes SVM away from this CPU, in any context (an NMI's included), whatever the CPU was doing:
+/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. Later
+/// instructions of the hypervisor's code that it interrupted fail as
 /// [`Failure::Gone`](crate::Failure::Gone).
 ///
 /// The global interrupt flag is set first, because INIT is held while it is clear.
 ///
 /// # Safety
-/// 1. The CPU is at privilege level 0, and the kernel's handlers ask
+/// 1. The CPU is at privilege level 0, and the kernel's handlers call
 ///    [`fixup`](crate::extable::fixup). Outside of an NMI interrupts are off.
 /// 2. NMIs that were held while the global interrupt flag was clear come as soon as it is set: in
-///    an NMI the caller sees to it that a second one on this CPU finds a stack of its own.
-/// 3. Guests have the intercept of NMIs, where it comes by NMI.
-/// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
+///    an NMI the caller ensures that a second one on this CPU finds a stack of its own.
+/// 3. Guests have the intercept of NMIs, where the call comes by NMI.
+/// 4. After the call no guest is entered on this CPU until the steps of [`teardown::cancel`] are
+///    done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off() {
     // First, so that a failure from here on, on this CPU and in the code that was interrupted, is

@@ -2,30 +2,30 @@
 //!
 //! # The problem
 //! VMRUN switches a part of the state; VMLOAD and VMSAVE switch another (FS, GS, TR, LDTR,
-//! KernelGsBase, the MSRs of system calls); general registers are software's. Between the VMLOAD of
-//! the guest's state and that of the host's the CPU has the guest's GS, so no handler of the host
-//! may run there: the global interrupt flag is clear for so long.
+//! KernelGsBase, the MSRs of system calls); software switches the general registers. Between the
+//! VMLOAD of the guest's state and that of the host's, the CPU has the guest's GS, so no handler of
+//! the host may run there: the global interrupt flag is clear for that time.
 //!
 //! # The sequence of [`enter`]
 //! CLGI; STI; VMSAVE to the host's page; VMLOAD from the VMCB; registers; VMRUN; VMSAVE to the
-//! VMCB; VMLOAD from the host's page; CLI; mitigations; STGI. STI, because an interrupt that is to
-//! end the guest does so only with the host's IF set where V_INTR_MASKING is (APM vol. 2, 15.21.1);
-//! with the global flag clear the host takes nothing meanwhile.
+//! VMCB; VMLOAD from the host's page; CLI; mitigations; STGI. The STI is needed because, with
+//! V_INTR_MASKING, an interrupt ends the guest only while the host's IF is set (APM vol. 2,
+//! 15.21.1); with the global flag clear the host takes no interrupt meanwhile.
 //!
 //! # Faults
 //! CLGI faults where SVM is off, and nothing is changed then. The VMLOAD checks the address of the
-//! VMCB as VMRUN does, before it loads anything; NMIs are held from the CLGI on, so nobody turns
-//! SVM off in between. A VMRUN of this sequence can only be refused, by VMEXIT_INVALID. It has
-//! entries in the exception table nevertheless. The VMSAVE and VMLOAD behind it have none: where
-//! they fault the CPU has the guest's GS, and nothing of the host can run.
+//! VMCB as VMRUN does, before it loads anything. NMIs are held from the CLGI on, so SVM can't be
+//! turned off in between. A VMRUN of this sequence can only be refused, by VMEXIT_INVALID. It has
+//! entries in the exception table nevertheless. The VMSAVE and VMLOAD after it have none: if they
+//! faulted, the CPU would have the guest's GS, and no code of the host could run.
 //!
-//! | state | who switches it |
+//! | state | what switches it |
 //! |---|---|
 //! | RAX, RSP, RIP, RFLAGS, CR0, CR2, CR3, CR4, DR6, DR7, EFER, segments, GDTR, IDTR | VMRUN |
 //! | FS, GS, TR, LDTR, KernelGsBase, STAR, LSTAR, CSTAR, SFMASK, SYSENTER | VMLOAD and VMSAVE here |
 //! | the other fourteen general registers | the function here, by [`GuestRegisters`] |
 //! | x87, SSE, AVX, XCR0, XSS, PKRU, DR0 to DR3 | the hypervisor, around the call |
-//! | DR6, DR7, CR2 | nobody gives the host's back: DR7 is reset by the exit, the other two are the guest's |
+//! | DR6, DR7, CR2 | nothing restores the host's values: the exit resets DR7, the other two are the guest's |
 //!
 //! [`svm_entry!`](crate::svm_entry) makes functions with text for mitigations, at the places that
 //! the VMX entry has too: when the guest's registers are loaded, and after the exit when they are
@@ -40,7 +40,7 @@ use crate::failure::{Failure, Fault, Instruction, conclude};
 use crate::slow;
 use crate::vmx::GuestRegisters;
 
-/// What an entry function gives as long as VMRUN was executed.
+/// The value that an entry function returns if VMRUN was executed.
 const LEFT: u64 = 0;
 
 /// Why a guest was not entered.
@@ -50,8 +50,8 @@ pub enum EntryError {
     /// An instruction faulted. CLGI, VMSAVE and VMLOAD report that to the [hook](crate::set_hook)
     /// before, VMRUN does not.
     Failed(Failure),
-    /// VMEXIT_INVALID: the guest's state or its controls are invalid. Nothing says which. What
-    /// [`Vmcb::flush`] asked for is still to be done.
+    /// VMEXIT_INVALID: the guest's state or its controls are invalid; the CPU does not report
+    /// which. A request of [`Vmcb::flush`] is still pending then.
     Invalid,
 }
 
@@ -71,10 +71,11 @@ impl core::error::Error for EntryError {}
 /// An entry function: [`enter`] is the one without mitigations, [`svm_entry!`](crate::svm_entry)
 /// makes others.
 ///
-/// Given the physical address of the VMCB, the guest's registers, the physical address of the page
-/// for the host's state, and the VMCB (which it does not use, and which may have changed when it
-/// returns), it returns 0 when VMRUN was executed. Otherwise 1, 2, 3 or 4 for #UD, #GP, #SS or #PF
-/// of CLGI; 16 more: of VMSAVE of the host's state; 32 more: of VMLOAD; 48 more: of VMRUN.
+/// It takes the physical address of the VMCB, the guest's registers, the physical address of the
+/// page for the host's state, and the VMCB (which it does not use, and which may have changed when
+/// it returns). It returns 0 when VMRUN was executed. Otherwise it returns 1, 2, 3 or 4 for #UD,
+/// #GP, #SS or #PF of CLGI; 16 more for VMSAVE of the host's state; 32 more for VMLOAD; 48 more for
+/// VMRUN.
 pub type EntryFunction = unsafe extern "sysv64" fn(u64, *mut GuestRegisters, u64, *mut Vmcb) -> u64;
 
 /// Makes an entry function with text for mitigations.
@@ -115,8 +116,9 @@ macro_rules! svm_entry {
                 "push rdx",
                 "push rsi",
                 $crate::may_fault!("clgi", "51f", "52f", "53f", "54f"),
-                // Interrupts end the guest; the global flag holds them from the host. Here, so that VMRUN does not come in
-                // the shadow of STI, which an exit during the injection of an event takes for the guest's.
+                // Interrupts end the guest; the global flag holds them from the host. The STI is
+                // here, so that VMRUN does not come in the shadow of STI, which an exit during the
+                // injection of an event takes for the guest's.
                 "sti",
                 "mov rax, rdx",
                 $crate::may_fault!("vmsave rax", "55f", "56f", "57f", "58f"),
@@ -139,7 +141,8 @@ macro_rules! svm_entry {
                 $before,
                 $crate::may_fault!("vmrun rax", "65f", "66f", "67f", "68f"),
                 "vmsave rax",
-                // RSP is the host's again, and RAX the address of the VMCB; all others are the guest's.
+                // RSP is the host's again, and RAX the address of the VMCB; all others are the
+                // guest's.
                 "pop rax",
                 "mov [rax + 8], rcx",
                 "mov [rax + 16], rdx",
@@ -215,7 +218,8 @@ macro_rules! svm_entry {
                 "xor r14d, r14d",
                 "xor r15d, r15d",
                 $after,
-                // After the mitigations: what was held comes now. Where CLGI has failed (codes 1 to 4) STGI would too.
+                // After the mitigations: what was held comes now. Where CLGI has failed (codes 1 to
+                // 4) STGI would fail too.
                 "mov rcx, [rsp + 8]",
                 "dec rcx",
                 "cmp rcx, 4",
@@ -246,7 +250,7 @@ svm_entry! {
 // The assembly counts on it.
 const _: () = assert!(offset_of!(GuestRegisters, r15) == 112);
 
-/// What the code of an entry function says.
+/// The failure that an entry function's return value stands for.
 fn failed(code: u64, vmcb: u64, host: u64) -> Failure {
     let (instruction, operand) = match code >> 4 {
         0 => (Instruction::Clgi, 0),
@@ -263,12 +267,13 @@ fn failed(code: u64, vmcb: u64, host: u64) -> Failure {
     conclude(instruction, operand, Failure::Fault(fault), slow::here())
 }
 
-/// VMRUN of the VMCB at this physical address and nothing else: what is not VMRUN's to switch stays
-/// the host's, and the guest begins with whatever is in the registers. For tests of VMRUN itself.
-/// After `Ok` the global interrupt flag is clear, as after every exit.
+/// Executes VMRUN of the VMCB at this physical address and nothing else: state that VMRUN does not
+/// switch stays the host's, and the guest begins with the present values of the registers. For
+/// tests of VMRUN itself. After `Ok` the global interrupt flag is clear, as after every exit.
 ///
 /// # Errors
-/// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned, not reported.
+/// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned,
+/// not reported.
 ///
 /// # Safety
 /// As [`Vmcb::enter`], for a guest that changes no register but RAX and RSP. Interrupts are off,
@@ -281,8 +286,8 @@ pub unsafe fn vmrun_raw(address: u64) -> Result<(), Failure> {
 }
 
 impl Vmcb {
-    /// Enters the guest, and returns when it was left. What [`flush`](Self::flush) asked for is
-    /// done then, and not asked for any more.
+    /// Enters the guest, and returns when the guest was left. A request of [`flush`](Self::flush)
+    /// is done then, and no longer pending.
     ///
     /// RAX is the VMCB's: `registers.rax` is neither read nor written.
     ///

@@ -1,13 +1,13 @@
 //! The SVM instructions but for VMRUN (`entry.rs`).
 //!
-//! SVM has no VMfail: an instruction succeeds or faults, so there is not even a jump on the way
-//! that succeeds. APM vol. 3, chapter 4 ("System instruction reference"), describes each. SKINIT is
-//! left out: it resets the CPU and starts a loader, of which no kernel that uses this crate would
-//! see anything.
+//! SVM has no VMfail: an instruction succeeds or faults, so there is not even a jump on the
+//! successful path. APM vol. 3, chapter 4 ("System instruction reference"), describes each. SKINIT
+//! is left out: it resets the CPU and starts a loader, so a kernel that uses this crate would not
+//! run on.
 //!
 //! # Safety of all of them
 //! 1. The CPU is at privilege level 0.
-//! 2. The kernel's handlers of #UD, #GP, #SS and #PF ask [`fixup`](crate::extable::fixup).
+//! 2. The kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`](crate::extable::fixup).
 
 use super::operand::{Asid, VmcbAddress};
 use crate::failure::{Failure, Instruction};
@@ -49,7 +49,7 @@ pub unsafe fn vmload_raw(address: u64) -> Result<(), Failure> {
 /// #UD with EFER.SVME clear.
 ///
 /// # Safety
-/// As the module says; the memory is a VMCB's, which nobody else uses meanwhile.
+/// As the module says; the memory is a VMCB's, which no other code uses meanwhile.
 #[inline(always)]
 pub unsafe fn vmsave(vmcb: VmcbAddress) -> Result<(), Failure> {
     // SAFETY: this function's contract.
@@ -102,7 +102,7 @@ pub unsafe fn clgi() -> Result<(), Failure> {
 /// guest-physical translations needs [`TlbControl`](super::TlbControl) instead.
 ///
 /// # Errors
-/// #UD with EFER.SVME clear. (An ASID that the CPU does not have is taken without a word.)
+/// #UD with EFER.SVME clear. (The CPU accepts an ASID that it does not have, without an error.)
 ///
 /// # Safety
 /// As the module says.

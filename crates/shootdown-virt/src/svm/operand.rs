@@ -17,8 +17,8 @@ pub enum OperandError {
     },
     /// ASID 0 is the host's.
     HostAsid,
-    /// The CPU has only so many ASIDs, 0 included. VMRUN and INVLPGA of some CPUs take others
-    /// without a word.
+    /// The CPU has no ASID with this number. VMRUN and INVLPGA of some CPUs accept it without an
+    /// error.
     NoSuchAsid {
         /// The number.
         asid: u32,
@@ -57,7 +57,7 @@ impl core::error::Error for OperandError {}
 pub struct VmcbAddress(u64);
 
 impl VmcbAddress {
-    /// The page at this physical address, on a CPU with so many physical address bits.
+    /// The page at this physical address, on a CPU with `physical_bits` physical address bits.
     ///
     /// # Errors
     /// [`OperandError::Misaligned`], [`OperandError::TooWide`].
@@ -83,7 +83,7 @@ impl VmcbAddress {
 pub struct Asid(u32);
 
 impl Asid {
-    /// The identifier with this number, on a CPU that has so many (CPUID 8000_000A, EBX), 0
+    /// The identifier with this number, on a CPU that has `count` of them (CPUID 8000_000A, EBX), 0
     /// included.
     ///
     /// # Errors

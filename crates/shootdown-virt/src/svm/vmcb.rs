@@ -1,7 +1,7 @@
 //! The VMCB: what a guest may do, why it was left, and its state (APM vol. 2, appendix B).
 //!
-//! Fields have the manual's names. The CPU reads and writes the VMCB in VMRUN alone, so ordinary
-//! loads and stores do between entries.
+//! Fields have the manual's names. Only VMRUN makes the CPU read and write the VMCB, so ordinary
+//! loads and stores suffice between entries.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -281,8 +281,8 @@ impl Vmcb {
         self.control.clean &= !CLEAN;
     }
 
-    /// Has the next VMRUN that succeeds remove entries. The request stays until then: a VMRUN that
-    /// is refused has removed nothing. Of two requests the wider one stays.
+    /// Requests that the next VMRUN that succeeds removes entries. The request stays until then: a
+    /// VMRUN that is refused has removed nothing. Of two requests the wider one stays.
     ///
     /// # Errors
     /// [`OperandError::NoFlushByAsid`].
@@ -314,7 +314,7 @@ impl Vmcb {
         ExitCode::from_bits(self.control.exit_code)
     }
 
-    /// VMRUN has entered the guest, and so has done what it was to remove.
+    /// Records that VMRUN has entered the guest, and so has removed the requested entries.
     pub(super) const fn flushed(&mut self) {
         self.control.tlb_control = 0;
     }

@@ -165,7 +165,7 @@ pub struct Capabilities {
     pub ept_vpid: EptVpid,
 }
 
-/// A pair of registers. A bit that must be 1 may be 1, whatever the second one says.
+/// A pair of registers. A bit that must be 1 may be 1, whatever the second register reports.
 const fn fixed(fixed0: u64, fixed1: u64) -> FixedBits {
     match FixedBits::new(fixed0, fixed1 | fixed0) {
         Ok(bits) => bits,
@@ -258,7 +258,7 @@ impl Capabilities {
 mod tests {
     use super::*;
 
-    /// What Bochs 2.7 says as a Haswell, and as a Penryn, which has neither EPT nor VPID.
+    /// The values of Bochs 2.7 as a Haswell, and as a Penryn, which has neither EPT nor VPID.
     const HASWELL_EPT_VPID: u64 = 0xf01_0633_4141;
 
     #[test]

@@ -1,8 +1,6 @@
-//! The host's bits and a VMCS: the fields brought in line before an entry, and exit 28 handled
-//! whole.
+//! The host's bits and a VMCS: updates the fields before an entry, and handles exit 28 completely.
 //!
-//! What is to be written is [`VmxControl`]'s to decide; this is the part that reads and writes
-//! fields.
+//! [`VmxControl`] decides what must be written; this file reads and writes fields.
 
 use core::pin::Pin;
 
@@ -41,8 +39,8 @@ unsafe fn store(update: VmxUpdate<'_>) -> Result<(), Failure> {
 }
 
 impl Vmcs {
-    /// Brings the fields in line with this CPU's CR3 and CR4: before each entry. When they are in
-    /// line it is one comparison.
+    /// Updates the fields for this CPU's CR3 and CR4. Call it before each entry. When the fields
+    /// are current it costs one comparison.
     ///
     /// # Errors
     /// A field could not be written; the next call writes all of them.
@@ -68,7 +66,7 @@ impl Vmcs {
     /// after the instruction.
     ///
     /// # Errors
-    /// A field could not be read or written: the guest is in no state to go on.
+    /// A field could not be read or written: the guest's state does not allow it to go on.
     ///
     /// # Safety
     /// As [`refresh`](Self::refresh); the guest was left by exit 28, and `registers` are its.
@@ -127,8 +125,8 @@ impl Vmcs {
         Ok(Accessed::Done(effects))
     }
 
-    /// Goes on behind the instruction that exited: RIP, and the blocking by STI and MOV SS that
-    /// ends with it.
+    /// Goes on after the instruction that exited: advances RIP, and ends the blocking by STI and
+    /// MOV SS.
     ///
     /// # Errors
     /// A field could not be read or written.

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //! - C1: [`turn_on`] leaves CR4 as it found it when it fails.
-//! - C2: [`emergency_off`] needs nothing that the code it interrupted may be in the middle of
-//!   changing: it reads CR4 from the register, and the list of loaded VMCSs is whole at every
-//!   instruction (`loaded.rs`, L1).
+//! - C2: [`emergency_off`] uses nothing that the interrupted code may be in the middle of changing:
+//!   it reads CR4 from the register, and the list of loaded VMCSs is whole at every instruction
+//!   (`loaded.rs`, L1).
 
 use core::fmt;
 
@@ -39,13 +39,14 @@ pub enum TurnOnError {
     DisabledByFirmware,
     /// Firmware has left IA32_FEATURE_CONTROL unlocked, which VMXON refuses.
     Unlocked,
-    /// CR4.VMXE is set: somebody has turned VMX on already.
+    /// CR4.VMXE is set: other code has turned VMX on already.
     OnAlready,
     /// CR0 has bits that VMX operation forbids, or lacks some that it needs: these.
     Cr0(u64),
     /// CR4 has bits that VMX operation forbids, or lacks some that it needs: these.
     Cr4(u64),
-    /// VMXON failed: the region does not hold the CPU's revision, or the CPU is not as it says.
+    /// VMXON failed: the region does not hold the CPU's revision, or the CPU is not in the state
+    /// that it reports.
     Vmxon(Failure),
 }
 
@@ -143,14 +144,14 @@ pub unsafe fn permit_vmx() {
 
 /// Enters VMX root operation on this CPU.
 ///
-/// `set_vmxe` changes CR4.VMXE of this CPU, and whatever copy of CR4 the kernel keeps
+/// `set_vmxe` changes CR4.VMXE of this CPU, and the kernel's copy of CR4 if it keeps one
 /// ([`Cr4Copy`](crate::host_bits::Cr4Copy)).
 ///
 /// # Errors
 /// [`TurnOnError`]; CR4 is as it was.
 ///
 /// # Safety
-/// The CPU is at privilege level 0, interrupts are off, and the kernel's handlers ask
+/// The CPU is at privilege level 0, interrupts are off, and the kernel's handlers call
 /// [`fixup`](crate::extable::fixup). The page at `region` holds the CPU's
 /// [revision](Capabilities::revision) in its first four bytes and is this CPU's alone until
 /// [`turn_off`].
@@ -237,19 +238,20 @@ pub unsafe fn turn_off(
     Ok(())
 }
 
-/// Takes VMX away from this CPU, in any context, an NMI's included, whatever the CPU was doing:
-/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. What the
-/// hypervisor's code that it interrupted does next fails as [`Failure::Gone`].
+/// Takes VMX away from this CPU, in any context (an NMI's included), whatever the CPU was doing:
+/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. Later
+/// instructions of the hypervisor's code that it interrupted fail as [`Failure::Gone`].
 ///
 /// # Safety
-/// 1. The CPU is at privilege level 0, and the kernel's handlers ask
+/// 1. The CPU is at privilege level 0, and the kernel's handlers call
 ///    [`fixup`](crate::extable::fixup). `loaded` is this CPU's list. Outside of an NMI interrupts
 ///    are off.
 /// 2. Instructions fault here on purpose, and the IRET of their handler ends the blocking of NMIs:
-///    in an NMI the caller sees to it that a second NMI on this CPU finds a stack of its own, or
+///    in an NMI the caller ensures that a second NMI on this CPU finds a stack of its own, or that
 ///    none comes.
-/// 3. Guests have NMI exiting, where it comes by NMI.
-/// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
+/// 3. Guests have NMI exiting, where the call comes by NMI.
+/// 4. After the call no guest is entered on this CPU until the steps of [`teardown::cancel`] are
+///    done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off(loaded: &LoadedList) {
     // First, so that a failure from here on, on this CPU and in the code that was interrupted, is
@@ -260,14 +262,14 @@ pub unsafe fn emergency_off(loaded: &LoadedList) {
     if cr4 & VMXE == 0 {
         return;
     }
-    // SAFETY: the list is this CPU's; in an NMI, and otherwise with interrupts off, nobody changes
+    // SAFETY: the list is this CPU's; in an NMI, and otherwise with interrupts off, no code changes
     // it meanwhile.
     for region in unsafe { loaded.each() } {
         // SAFETY: this CPU's VMCSs. A failure means that VMX operation has ended, or had not begun.
         let _ = unsafe { vmclear(region) };
     }
-    // SAFETY: no VMCS is active. Whether VMX operation was on can't be known here: a fault is as
-    // good as success.
+    // SAFETY: no VMCS is active. This function can't know whether VMX operation was on: a fault
+    // here is as good as success.
     let _ = unsafe { vmxoff() };
     // SAFETY: outside of VMX operation the bit may be cleared, and nothing relies on it. A CPU that
     // is still in VMX operation (SMM can forbid VMXOFF) refuses by #GP, and nothing more can be

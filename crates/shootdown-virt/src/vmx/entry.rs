@@ -1,29 +1,28 @@
 //! Entering a guest and leaving it: VMLAUNCH and VMRESUME.
 //!
 //! # The problem
-//! An entry loads the guest's registers, which leaves none for the host, and an exit comes back at
+//! An entry loads the guest's registers, which leaves none for the host, and an exit continues at
 //! an address that the VMCS names, with the guest's registers in place. So both are one piece of
-//! assembly, in which nothing may be between the last register and the instruction. An NMI that
+//! assembly, in which nothing may stand between the last register and the instruction. An NMI that
 //! takes VMX away may come before any instruction of it.
 //!
 //! # What is saved
-//! | state | who switches it |
+//! | state | what switches it |
 //! |---|---|
 //! | RSP, RIP, RFLAGS, CR0, CR3, CR4, DR7, segments, GDTR, IDTR, and the MSRs that the controls name | the CPU, by the VMCS |
 //! | the other fifteen general registers, CR2 | the function here, by [`GuestRegisters`] |
 //! | x87, SSE, AVX, XCR0, XSS, PKRU, DR0 to DR3, DR6, and MSRs that no list names (STAR, LSTAR, KernelGsBase) | the hypervisor, around the call; `host_bits` puts XCR0 and PKRU back for machine checks |
-//!
-//! | LDTR, DR7, IA32_DEBUGCTL, and the limits of GDTR, IDTR and TR | nobody: an exit makes them null, 0x400, 0, 0xffff, 0xffff and 0x67 (SDM vol. 3C, 28.5); a host that needs others loads them |
+//! | LDTR, DR7, IA32_DEBUGCTL, and the limits of GDTR, IDTR and TR | nothing restores them: an exit makes them null, 0x400, 0, 0xffff, 0xffff and 0x67 (SDM vol. 3C, 28.5); a host that needs others loads them |
 //!
 //! The flags of the host are as the CPU leaves them at an exit: interrupts off, direction up.
 //!
 //! # Mitigations
-//! Text of the hypervisor's can stand at two places: immediately before the entry, when the guest's
-//! registers are loaded (it may use memory operands relative to RIP and RSP; it changes no register
-//! and leaves CF alone: VERW is such an instruction), and after the exit, when all of the guest's
-//! registers are saved and zero, before the first RET (filling the return buffer, writing
-//! SPEC_CTRL; it may use all registers but RSP). [`vmx_entry!`](crate::vmx_entry) makes a function
-//! with such text.
+//! The hypervisor can put text at two places. The first is immediately before the entry, when the
+//! guest's registers are loaded: the text may use memory operands relative to RIP and RSP; it
+//! changes no register and leaves CF alone (VERW is such an instruction). The second is after the
+//! exit, when all of the guest's registers are saved and zero, before the first RET: the text
+//! (filling the return buffer, writing SPEC_CTRL) may use all registers except RSP.
+//! [`vmx_entry!`](crate::vmx_entry) makes a function with such text.
 
 use core::pin::Pin;
 
@@ -35,15 +34,15 @@ use super::registers::GuestRegisters;
 use crate::failure::{Failure, Fault, Instruction, conclude};
 use crate::slow;
 
-/// What an entry function gives as long as the guest was left by an exit.
+/// The value that an entry function returns if the guest was left by an exit.
 const LEFT: u64 = 0;
 
 /// An entry function: [`enter`] is the one without mitigations, [`vmx_entry!`](crate::vmx_entry)
 /// makes others.
 ///
-/// Given the guest's registers, the cell with what HOST_RSP holds, and whether to resume (1) or to
-/// launch (0), it returns 0 after an exit; otherwise 1 for VMfail and 2, 3, 4, 5 for #UD, #GP, #SS
-/// and #PF, with 16 more where VMWRITE was it.
+/// It takes the guest's registers, the cell with the value of HOST_RSP, and whether to resume (1)
+/// or to launch (0). It returns 0 after an exit; otherwise 1 for VMfail and 2, 3, 4, 5 for #UD,
+/// #GP, #SS and #PF, with 16 more if the VMWRITE failed.
 pub type EntryFunction = unsafe extern "sysv64" fn(*mut GuestRegisters, *mut u64, u64) -> u64;
 
 /// Makes an entry function with text for mitigations: see the [module](crate::vmx::EntryFunction).
@@ -88,7 +87,8 @@ macro_rules! vmx_entry {
                 "push r15",
                 // What HOST_RSP points at: the exit finds the registers by it.
                 "push rdi",
-                // HOST_RSP and HOST_RIP are written when the stack is elsewhere than at the last entry.
+                // HOST_RSP and HOST_RIP are written when the stack is elsewhere than at the last
+                // entry.
                 "cmp rsp, [rsi]",
                 "je 40f",
                 "mov eax, 0x6c14",
@@ -150,7 +150,7 @@ macro_rules! vmx_entry {
                 "jmp 60f",
                 "65: mov eax, 21",
                 "jmp 60f",
-                // The exit. RSP is what HOST_RSP says; every other register is the guest's.
+                // The exit. RSP has the value of HOST_RSP; every other register is the guest's.
                 "50:",
                 "xchg rax, [rsp]",
                 "mov [rax + 8], rcx",
@@ -211,7 +211,7 @@ vmx_entry! {
     after = "",
 }
 
-/// What the code of an entry function says.
+/// The failure that an entry function's return value stands for.
 fn failed(code: u64, registers: *const GuestRegisters, resume: bool) -> Failure {
     const VMWRITE: u64 = 16;
     let instruction = match (code & VMWRITE != 0, resume) {
@@ -234,12 +234,12 @@ fn failed(code: u64, registers: *const GuestRegisters, resume: bool) -> Failure 
 }
 
 impl Vmcs {
-    /// Enters the guest, and returns when it was left. The first entry since it was loaded or
-    /// cleared launches.
+    /// Enters the guest, and returns when the guest was left. The first entry since the VMCS was
+    /// loaded or cleared launches.
     ///
     /// # Errors
-    /// [`EntryError`]: the guest did not run, or an emergency came between its exit and the reading of the reason. VMfail
-    /// says with its number what of the VMCS is invalid (7 and 8 are
+    /// [`EntryError`]: the guest did not run, or an emergency came between its exit and the reading
+    /// of the reason. The number of a VMfail tells which part of the VMCS is invalid (7 and 8 are
     /// checked in any order); an emergency on this CPU makes it [`Failure::Gone`].
     ///
     /// # Safety
@@ -281,7 +281,7 @@ impl Vmcs {
         let (reason, qualification) = unsafe {
             let reason = vmread(field::EXIT_REASON).map_err(EntryError::Failed)?;
             let reason = ExitReason::from_bits(reason);
-            // Of interest where the entry failed; a read that fails is told by the next one.
+            // Used only if the entry failed; if this read fails, the code below reports it.
             let qualification =
                 if reason.entry_failed() { vmread(field::EXIT_QUALIFICATION) } else { Ok(0) };
             (reason, qualification.map_err(EntryError::Failed)?)

@@ -99,10 +99,10 @@ pub enum EntryError {
         /// Its number in the list, from 1.
         entry: u64,
     },
-    /// Exit 41: a machine check came during the entry. The host's handler has to hear of it before
-    /// the host may move to another CPU ([`host_bits`](crate::host_bits)).
+    /// Exit 41: a machine check came during the entry. The host's handler must be called before the
+    /// host may move to another CPU ([`host_bits`](crate::host_bits)).
     MachineCheck,
-    /// Another exit with bit 31, of which the manual did not know when this was written.
+    /// Another exit with bit 31, which the manual did not list when this was written.
     Other(ExitReason),
 }
 

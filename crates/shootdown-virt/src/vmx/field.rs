@@ -1,8 +1,8 @@
 //! The fields of a VMCS, each with its width and its access (SDM vol. 3D, appendix B).
 //!
-//! An encoding says both by itself: bits 14:13 are the width, bits 11:10 are 1 for the read-only
-//! fields (SDM vol. 3C, 25.11.2). The table repeats them as types, so that a write of a read-only
-//! field and a value that is too wide do not compile; a test compares the two.
+//! An encoding contains both: bits 14:13 are the width, bits 11:10 are 1 for the read-only fields
+//! (SDM vol. 3C, 25.11.2). The table repeats them as types, so that a write of a read-only field
+//! and a value that is too wide do not compile; a test compares the two.
 
 use core::marker::PhantomData;
 
@@ -102,7 +102,8 @@ macro_rules! fields {
     ($($(#[doc = $doc:literal])+ $name:ident = $encoding:literal: $width:ident, $access:ident;)*) => {
         $($(#[doc = $doc])+ pub const $name: Field<$width, $access> = Field::new($encoding);)*
 
-        /// Every field of the table: encoding, bits 14:13 that its width has, whether it is read-only.
+        /// Every field of the table: encoding, bits 14:13 that its width has, whether it is
+        /// read-only.
         #[cfg(test)]
         fn all() -> std::vec::Vec<(u32, u32, bool)> {
             std::vec![$(($encoding, <$width as sealed::Width>::WIDTH, fields!(@ $access))),*]

@@ -1,9 +1,8 @@
 //! The VMX instructions but for the two that enter a guest (`entry.rs`).
 //!
-//! Each function executes one instruction and returns what became of it: `Ok`, or the [`Failure`].
-//! On the way that succeeds there is the instruction and one conditional jump that is not taken
-//! (`jna`: CF or ZF); all else is out of line. SDM vol. 3C, chapter 31, is where each instruction
-//! is described.
+//! Each function executes one instruction and returns its result: `Ok`, or the [`Failure`]. The
+//! successful path contains the instruction and one conditional jump that is not taken (`jna`: CF
+//! or ZF); everything else is out of line. SDM vol. 3C, chapter 31, describes each instruction.
 //!
 //! The functions that take typed operands can't be made to fail by an operand. Those whose name
 //! ends in `_raw` or `_at` take what the instruction takes, and are for tests, for nested
@@ -11,7 +10,7 @@
 //!
 //! # Safety of all of them
 //! 1. The CPU is at privilege level 0.
-//! 2. The kernel's handlers of #UD, #GP, #SS and #PF ask [`fixup`](crate::extable::fixup).
+//! 2. The kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`](crate::extable::fixup).
 //! 3. The caller stays on this CPU between instructions that belong together: the current VMCS is
 //!    the CPU's.
 
@@ -183,10 +182,10 @@ pub unsafe fn vmread<W: Width, A>(field: Field<W, A>) -> Result<Value<W>, Failur
     unsafe { vmread_raw(u64::from(field.encoding())) }.map(|raw| field.of(raw))
 }
 
-/// VMREAD for handlers of exits that read many fields: 0 instead of a failure. While virtualization
-/// is taken away every read gives 0; the entry that comes next says [`Failure::Gone`]. Any other
-/// failure has been reported to the [hook](crate::set_hook), which panics unless the kernel has set
-/// another.
+/// VMREAD for handlers of exits that read many fields: it returns 0 instead of a failure. While
+/// virtualization is taken away every read returns 0; the next entry returns [`Failure::Gone`]. Any
+/// other failure has been reported to the [hook](crate::set_hook), which panics unless the kernel
+/// has set another.
 ///
 /// # Safety
 /// As the module says.
@@ -273,8 +272,9 @@ pub unsafe fn vmwrite_raw(encoding: u64, value: u64) -> Result<(), Failure> {
 /// INVEPT: removes guest-physical and combined entries of this CPU.
 ///
 /// # Errors
-/// #UD outside of VMX operation or where the CPU has no EPT; [`InstructionError::INVALIDATION_OPERAND`] where it
-/// has no such type ([`Invept::on`] chooses one that it has).
+/// #UD outside of VMX operation or where the CPU has no EPT;
+/// [`InstructionError::INVALIDATION_OPERAND`] where it has no such type ([`Invept::on`] chooses one
+/// that it has).
 ///
 /// # Safety
 /// As the module says.
@@ -304,8 +304,9 @@ pub unsafe fn invept_raw(kind: u64, descriptor: *const Descriptor) -> Result<(),
 /// INVVPID: removes linear and combined entries of this CPU.
 ///
 /// # Errors
-/// #UD outside of VMX operation or where the CPU has no VPIDs; [`InstructionError::INVALIDATION_OPERAND`] where it
-/// has no such type ([`Invvpid::on`] chooses one that it has).
+/// #UD outside of VMX operation or where the CPU has no VPIDs;
+/// [`InstructionError::INVALIDATION_OPERAND`] where it has no such type ([`Invvpid::on`] chooses
+/// one that it has).
 ///
 /// # Safety
 /// As the module says.
@@ -336,8 +337,8 @@ pub unsafe fn invvpid_raw(kind: u64, descriptor: *const Descriptor) -> Result<()
 /// VMFUNC, in a guest: function 0 switches to the EPT pointer at this index of the list.
 ///
 /// # Errors
-/// #UD where the hypervisor has not enabled the function, and outside of a guest always. (An index that the
-/// hypervisor has not filled exits to it; the guest sees nothing of it.)
+/// #UD where the hypervisor has not enabled the function, and outside of a guest always. (An index
+/// that the hypervisor has not filled exits to it; the guest does not notice.)
 ///
 /// # Safety
 /// As the module says, but in a guest; what the other EPT maps is sound to go on with.
@@ -352,7 +353,7 @@ pub unsafe fn vmfunc(function: u32, index: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The registers of a hypercall. What each means is the hypervisor's to say.
+/// The registers of a hypercall. The hypervisor defines the meaning of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Hypercall {
@@ -369,8 +370,8 @@ pub struct Hypercall {
 /// VMCALL, in a guest: calls the hypervisor, which may change the four registers and nothing else.
 ///
 /// # Errors
-/// #UD where there is no hypervisor that runs guests by VMX; in VMX root operation VMfail, with number 1 (or 19,
-/// 20, 22, 24 under the dual-monitor treatment).
+/// #UD where there is no hypervisor that runs guests by VMX; in VMX root operation VMfail, with
+/// number 1 (or 19, 20, 22, 24 under the dual-monitor treatment).
 ///
 /// # Safety
 /// As the module says, but in a guest; what the hypervisor does when it is called so is sound.
@@ -424,8 +425,8 @@ pub unsafe fn vmcall(registers: &mut Hypercall) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The number that VMfailValid left, if there is a current VMCS to have left it in; fails without a
-/// word, because it is a part of how failures are told.
+/// The number that VMfailValid left, if there is a current VMCS that holds it. This function
+/// reports no failure of its own, because the reporting of failures uses it.
 ///
 /// # Safety
 /// As the module says, after an instruction of VMX that failed.

@@ -1,10 +1,10 @@
 //! VMCSs, and which of them are active on a CPU.
 //!
 //! # The problem
-//! A VMCS that was made active by VMPTRLD may live in the CPU's caches until VMCLEAR. Whoever takes
-//! VMX away from the CPU (`cpu.rs`) has to clear each first, or its memory may be written to later,
-//! by whatever kernel owns it then; and it comes by NMI, between any two instructions of the code
-//! that loads and clears VMCSs.
+//! A VMCS that was made active by VMPTRLD may stay in the CPU's caches until VMCLEAR. The code that
+//! takes VMX away from the CPU (`cpu.rs`) has to clear each such VMCS first; otherwise the CPU may
+//! write to its memory later, when another kernel owns it. That code comes by NMI, between any two
+//! instructions of the code that loads and clears VMCSs.
 //!
 //! # The protocol
 //! Each CPU has a [`LoadedList`]: a chain of the VMCSs that may be active on it. A VMCS is linked
@@ -37,7 +37,7 @@ use super::operand::RegionAddress;
 use crate::failure::Failure;
 use crate::teardown;
 
-/// A VMCS: its region, and what software has to know about it that the CPU does not tell.
+/// A VMCS: its region, and what software must remember about it because the CPU does not report it.
 #[derive(Debug)]
 pub struct Vmcs {
     region: RegionAddress,
@@ -46,10 +46,10 @@ pub struct Vmcs {
     next: AtomicPtr<Vmcs>,
     /// VMLAUNCH has succeeded since the last VMCLEAR.
     launched: AtomicBool,
-    /// How often virtualization had been taken away when it was loaded: a later emergency has
-    /// cleared it.
+    /// How often virtualization had been taken away when this VMCS was loaded: a later emergency
+    /// has cleared the VMCS.
     epoch: AtomicU32,
-    /// What HOST_RSP holds; 0: nothing yet, nor does HOST_RIP.
+    /// The value of HOST_RSP; 0 if neither HOST_RSP nor HOST_RIP was written yet.
     host_rsp: AtomicU64,
     _pinned: PhantomPinned,
 }

@@ -92,7 +92,7 @@ const fn page(address: u64, bits: u8) -> Result<u64, OperandError> {
 pub struct RegionAddress(u64);
 
 impl RegionAddress {
-    /// The page at this physical address, on a CPU with so many physical address bits.
+    /// The page at this physical address, on a CPU with `physical_bits` physical address bits.
     ///
     /// # Errors
     /// [`OperandError::Misaligned`], [`OperandError::TooWide`].

@@ -53,6 +53,6 @@ impl GuestRegisters {
     }
 }
 
-// The assembly of both entries counts on it.
+// The assembly of both entries relies on it.
 const _: () = assert!(offset_of!(GuestRegisters, r15) == 14 * 8);
 const _: () = assert!(offset_of!(GuestRegisters, cr2) == 15 * 8);

@@ -1,14 +1,14 @@
 //! Sets of CPUs, up to 4096 and beyond, iterated by cluster.
 //!
-//! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`]
-//! is shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a
-//! kernel for 64 CPUs pays for one word and one for 4096 pays for 64. The traits [`Bits`] and
-//! [`Mask`] let the rest of the crate be written once for every width.
+//! The same bits have two shapes: [`CpuSet`] is a value (a snapshot, a target list),
+//! [`AtomicCpuSet`] is shared. Both are arrays of 64-bit words with the word count as a const
+//! parameter, so a kernel for 64 CPUs pays for one word and a kernel for 4096 CPUs for 64. With the
+//! traits [`Bits`] and [`Mask`] the rest of the crate is written once for every width.
 //!
 //! # Invariants
 //! I1: a CPU inserts and removes only *itself* in a space's set (see `state/space.rs` for why a
-//! remote removal is unsound). I2: insertion is tested first, so that a set that already holds the
-//! CPU is read and not dirtied.
+//! remote removal is unsound). I2: an insertion reads the bit first, so a set that already contains
+//! the CPU is read and not dirtied.
 
 use crate::base::ids::CpuId;
 use crate::base::sealed::Sealed;
@@ -19,8 +19,8 @@ pub const WORD: usize = 64;
 
 /// A fixed-width set of CPUs, as a value.
 ///
-/// Calls wait for the CPUs of a set before what they read goes away, so nobody but this crate says
-/// what a set is:
+/// A call waits for the CPUs of a set before the memory that they read goes away, so only this
+/// crate may say what a set contains:
 ///
 /// ```compile_fail
 /// # use shootdown::cpu_set::Bits;
@@ -39,7 +39,7 @@ pub trait Bits: Sealed + Copy + Send + Sync + 'static {
     /// The words, lowest CPUs first.
     fn words(&self) -> &[u64];
 
-    /// The words, to change.
+    /// The words, for changes.
     fn words_mut(&mut self) -> &mut [u64];
 
     /// How many CPUs the type can name.
@@ -48,9 +48,8 @@ pub trait Bits: Sealed + Copy + Send + Sync + 'static {
         Self::EMPTY.words().len() * WORD
     }
 
-    /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and
-    /// ignored otherwise, as such a CPU can't have come online
-    /// ([`crate::cpu::OnlineError::TooMany`]).
+    /// Adds a CPU. A CPU beyond the capacity is a bug of the caller: debug builds assert it, others
+    /// ignore it, as such a CPU can't have come online ([`crate::cpu::OnlineError::TooMany`]).
     fn insert(&mut self, cpu: CpuId) {
         debug_assert!(cpu.index() < Self::capacity(), "{cpu} is beyond this set's width");
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
@@ -58,7 +57,7 @@ pub trait Bits: Sealed + Copy + Send + Sync + 'static {
         }
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     fn remove(&mut self, cpu: CpuId) {
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
             *w &= !(1 << (cpu.index() % WORD));
@@ -136,7 +135,7 @@ impl<const W: usize> Bits for CpuSet<W> {
     }
 }
 
-/// A shared set of CPUs. As [`Bits`], nobody but this crate implements it:
+/// A shared set of CPUs. As with [`Bits`], no other crate implements it:
 ///
 /// ```compile_fail
 /// # use shootdown::cpu_set::{AtomicCpuSet, CpuSet, Mask};
@@ -179,13 +178,13 @@ pub trait Mask: Sealed + Send + Sync + 'static {
     /// The words, lowest CPUs first.
     fn words(&self) -> &[AtomicU64];
 
-    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine
-    /// reading the words of CPUs that never were in the set.
+    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. It saves a large machine the
+    /// reading of words whose CPUs were never in the set.
     fn summary(&self) -> &AtomicU64;
 
-    /// Adds a CPU if it is not there yet; says whether it had to.
+    /// Adds a CPU if it is not in the set yet; returns whether it was added.
     ///
-    /// Not a fence: a caller that needs one orders it itself (see the Dekker table in
+    /// This is not a fence: a caller that needs one executes it (see the Dekker table in
     /// `ops/switch/mod.rs`).
     fn insert(&self, cpu: CpuId) -> bool {
         debug_assert!(cpu.index() < Self::Set::capacity(), "{cpu} is beyond this set's width");
@@ -205,7 +204,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
         new
     }
 
-    /// Takes a CPU out if it is there; says whether it had to.
+    /// Removes a CPU if it is in the set; returns whether it was removed.
     fn remove(&self, cpu: CpuId) -> bool {
         let bit = 1 << (cpu.index() % WORD);
         let Some(word) = self.words().get(cpu.index() / WORD) else {
@@ -214,8 +213,8 @@ pub trait Mask: Sealed + Send + Sync + 'static {
         if word.load(Ordering::Relaxed) & bit == 0 {
             return false;
         }
-        // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire
-        // below, C4)
+        // ORDERING: Release: what the CPU did as a member is over for a CPU that reads the set
+        // without it (Acquire below, C4)
         word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
@@ -226,7 +225,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
             .is_some_and(|w| w.load(Ordering::Acquire) & (1 << (cpu.index() % WORD)) != 0)
     }
 
-    /// A copy. Each word is read once; CPUs may come and go between words.
+    /// Returns a copy. It reads each word once; CPUs may enter and leave between words.
     #[inline(never)]
     fn snapshot(&self) -> Self::Set {
         let mut set = Self::Set::EMPTY;
@@ -243,7 +242,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
         set
     }
 
-    /// Those CPUs of `set` that are in this set too. Reads only the words it needs.
+    /// Those CPUs of `set` that are in this set too. It reads only the words that it needs.
     #[inline(never)]
     fn common(&self, set: &Self::Set) -> Self::Set {
         let mut common = *set;

@@ -1,7 +1,7 @@
-//! Names for things: CPUs, spaces, generations, tags, addresses.
+//! Identifiers: CPUs, spaces, generations, tags, addresses.
 //!
 //! Each is a newtype so that a CPU number can't be passed where a tag is meant. None has a sentinel
-//! value: "not there" is always an `Option`.
+//! value: "not found" is always an `Option`.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -24,10 +24,10 @@ impl fmt::Display for CpuId {
     }
 }
 
-/// The name of an address space: given once, never given again.
+/// The id of an address space, which is never reused.
 ///
-/// 62 bits wide (two more are used where a CPU publishes what it has loaded), so that a machine
-/// that creates a space every nanosecond runs out after 146 years.
+/// It has 62 bits (two more are used where a CPU publishes what it has loaded), so a machine that
+/// creates a space every nanosecond runs out of ids after 146 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(NonZeroU64);
 
@@ -60,7 +60,8 @@ impl fmt::Display for SpaceId {
     }
 }
 
-/// A space's count of revoking changes. Starts at 0 and only grows; 64 bits never wrap in practice.
+/// A space's count of revoking changes. It starts at 0 and only grows; 64 bits never wrap in
+/// practice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Generation(pub u64);
 
@@ -72,19 +73,19 @@ impl fmt::Display for Generation {
 
 /// A hardware tag: PCID on x86, ASID on Arm and RISC-V.
 ///
-/// Tag 0 is what hardware uses when tags are off or the software does not know of them; it is a
-/// real value here too and belongs to CPUs that run without tags.
+/// Tag 0 is the tag that hardware uses when tags are off or the software does not know of them. It
+/// is a real value here too: CPUs that run without tags use it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// What the kernel's own tables are loaded under
+    /// The tag under which the kernel's own tables are loaded
     /// ([`Regime::load_kernel`](crate::Regime::load_kernel)).
     pub const KERNEL: Self = Self(0);
 }
 
-/// The size of the translations an operation steps over: never larger than the smallest leaf that
-/// was mapped in the range, as one step invalidates one translation.
+/// The size of the translations that an operation steps over. It is never larger than the smallest
+/// leaf that was mapped in the range, as one step invalidates one translation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Stride {
@@ -193,7 +194,7 @@ impl VaRange {
         self.start + (self.count - 1) * self.stride.bytes() + (self.stride.bytes() - 1)
     }
 
-    /// How many strides.
+    /// The number of strides.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
@@ -205,7 +206,7 @@ impl VaRange {
         self.stride
     }
 
-    /// The smallest range with the finer of both strides that holds both.
+    /// The smallest range, with the finer of both strides, that contains both.
     #[must_use]
     pub fn merge(&self, other: &Self) -> Self {
         let stride = self.stride.min(other.stride);

@@ -1,11 +1,11 @@
-//! Words that every layer uses: names, ranges, sets of CPUs, and the atomics facade.
+//! What every layer uses: identifiers, ranges, sets of CPUs, and the atomics facade.
 
 pub mod cpu_set;
 pub mod ids;
 pub mod sync;
 
-/// Traits that nobody outside implements name this one.
+/// Only types of this crate implement traits that require this one.
 pub(crate) mod sealed {
-    /// Only this crate can say it of a type.
+    /// No other crate can implement it.
     pub trait Sealed {}
 }

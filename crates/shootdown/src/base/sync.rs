@@ -4,7 +4,7 @@
 //! runs in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine
 //! (package `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`).
 //! Besides the atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored, and
-//! `CountCell` for counters, which carry no protocol.
+//! `CountCell` for counters, which are not part of any protocol.
 
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
@@ -13,7 +13,7 @@ mod imp {
         Ordering, compiler_fence, fence,
     };
 
-    /// Asks for the line of `target` before it is needed. A hint: nothing depends on it.
+    /// Prefetches the line of `target`. This is a hint: nothing depends on it.
     #[inline]
     pub fn prefetch<T>(target: &T) {
         #[cfg(target_arch = "x86_64")]
@@ -29,7 +29,7 @@ mod imp {
         let _ = target;
     }
 
-    /// Asks for the line of `target` to be written soon. A hint: nothing depends on it.
+    /// Prefetches the line of `target` for writing. This is a hint: nothing depends on it.
     #[inline]
     pub fn prefetch_write<T>(target: &T) {
         #[cfg(target_arch = "x86_64")]
@@ -45,15 +45,15 @@ mod imp {
         let _ = target;
     }
 
-    /// Says that `target`, which never changes while it is shared, is read: for machines that know
-    /// when it is given back.
+    /// Reports that `target`, which never changes while it is shared, is read: for machines that
+    /// check that it was not freed.
     #[inline(always)]
     pub(crate) const fn reads<T>(_: &T) {}
 }
 
 #[cfg(loom)]
 mod imp {
-    // Counters carry no protocol: there is nothing to interleave.
+    // Counters are not part of any protocol, so there is nothing to interleave.
     pub use core::sync::atomic::AtomicU64 as CountCell;
 
     pub use loom::sync::atomic::{

@@ -1,13 +1,14 @@
-//! Atomics that tell the software machine of every access before they make it.
+//! Atomics that notify the software machine of every access before they make it.
 //!
 //! The machine defines the `__shootdown_*` functions below (link-time seam, so that no pointer is
 //! loaded and tested on each access). It may suspend the calling CPU inside `__shootdown_access`
 //! and `__shootdown_fence`; the access itself happens after the call returns and before the CPU
 //! runs on, so that it is one step of the simulated execution.
 //!
-//! A machine that models store buffers or weak memory answers `true` to `__shootdown_access`: then
-//! it also decides which value a load returns, when a store becomes visible, and is told what a
-//! read-modify-write did. Native memory always holds the newest value that is visible to anyone.
+//! A machine that models store buffers or weak memory returns `true` from `__shootdown_access`:
+//! then it also decides which value a load returns, when a store becomes visible, and it is
+//! notified of what a read-modify-write did. Native memory always holds the newest value that is
+//! visible to any CPU.
 
 use core::sync::atomic as native;
 pub use core::sync::atomic::{Ordering, compiler_fence};
@@ -26,12 +27,13 @@ pub enum Access {
     CountLoad = 3,
     /// A store to such a counter.
     CountStore = 4,
-    /// A read of what never changes while it is shared, and is given back one day.
+    /// A read of memory that never changes while it is shared, and is freed later.
     Plain = 5,
 }
 
-// SAFETY: whoever links this build defines the functions with these signatures, and they may be
-// called with any address: what they keep of it they use only while the simulated memory lives.
+// SAFETY: the machine that is linked to this build defines the functions with these signatures.
+// They may be called with any address: the machine uses an address that it keeps only while the
+// simulated memory lives.
 unsafe extern "Rust" {
     /// An access to `addr` is about to happen. `true`: the machine decides about values.
     safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) -> bool;
@@ -48,19 +50,19 @@ unsafe extern "Rust" {
     safe fn __shootdown_prefetch(addr: usize, write: bool);
 }
 
-/// Tells the machine that the line of `target` is wanted soon.
+/// Notifies the machine that the line of `target` is wanted soon.
 #[inline]
 pub fn prefetch<T>(target: &T) {
     __shootdown_prefetch(core::ptr::from_ref(target) as usize, false);
 }
 
-/// Tells the machine that the line of `target` is wanted soon, to be written.
+/// Notifies the machine that the line of `target` is wanted soon, to be written.
 #[inline]
 pub fn prefetch_write<T>(target: &T) {
     __shootdown_prefetch(core::ptr::from_ref(target) as usize, true);
 }
 
-/// Tells the machine that `target`, which never changes while it is shared, is read.
+/// Notifies the machine that `target`, which never changes while it is shared, is read.
 #[inline]
 pub(crate) fn reads<T>(target: &T) {
     __shootdown_access(core::ptr::from_ref(target) as usize, Access::Plain, Ordering::Relaxed);
@@ -133,7 +135,7 @@ impl<T> Word for *mut T {
     }
 }
 
-/// Announces a read-modify-write, makes it, and says what it did.
+/// Announces a read-modify-write, makes it, and reports what it did.
 #[inline]
 fn rmw<T: Word>(
     at: usize,
@@ -268,8 +270,8 @@ traced! {
     AtomicPtr<T>(*mut T, native::AtomicPtr<T>) {}
 }
 
-/// The cell of a counter that its own CPU alone writes, and on which no decision depends: its
-/// accesses cost what they cost, and no order of them is worth exploring.
+/// The cell of a counter that only its own CPU writes, and on which no decision depends: its
+/// accesses have their usual cost, and exploring their orders would show nothing.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct CountCell(native::AtomicU64);

@@ -1,16 +1,16 @@
 //! Accessed bits: what is pending after they were cleared.
 //!
 //! A kernel that looks for pages to reclaim clears accessed bits and looks again later. A CPU that
-//! still has the old entry does not set the bit again: a page in use looks unused. Nothing is
-//! unsafe about that, but the wrong pages are reclaimed. So the entries must go, and when is a
-//! choice.
+//! still has the old entry does not set the bit again, so a page in use looks unused. That is safe,
+//! but the kernel then reclaims the wrong pages. So the entries must be invalidated, and the policy
+//! chooses when.
 //!
 //! | [`Accessed`] | the entry is gone | cost of clearing | cost of a switch |
 //! |---|---|---|---|
 //! | `Immediate` | when the call returns | a flush: an interrupt for each CPU that runs the space | none |
 //! | `AtSwitch` | at the next switch or tick of each CPU | a store to a line of each CPU in the space's set | a look at that line; the tag is flushed |
 //! | `Generation` | at the next switch or tick of each CPU | one count on the space's line | a comparison; the tag is flushed |
-//! | `Never` | when the TLB needs its place | none | none |
+//! | `Never` | when the TLB evicts it | none | none |
 //!
 //! (`AtSwitch`: "x86,mm: delay TLB flush after clearing accessed bit", Rik van Riel, 2014, with a
 //! flag on each CPU. `Never`: what x86 Linux does for 4 KiB pages, "x86/mm: In the PTE swapout page
@@ -19,35 +19,36 @@
 //!
 //! # Generation
 //! The space has a second number beside its generation, on the line that a switch reads anyway: how
-//! often accessed bits were cleared. A CPU remembers for each slot the number it last flushed for,
-//! and compares. Whoever clears a bit does so in O(1): no list of CPUs is walked, no line of a CPU
-//! is written. Interrupts are not needed, because nothing waits. The numbers of the slots are on a
-//! line of their own, touched only for spaces whose bits were ever cleared.
+//! often accessed bits were cleared. A CPU remembers for each slot the number for which it last
+//! flushed the slot, and compares. The CPU that clears a bit does so in O(1): it walks no list of
+//! CPUs and writes no line of another CPU. It raises no interrupt, because nothing waits. The
+//! numbers of the slots are on a line of their own, which a CPU touches only for spaces whose bits
+//! were ever cleared.
 //!
-//! It is not the generation itself, although that would do: a flush would then drag every page
-//! along whose bit was cleared since the last one, and become a flush of everything.
+//! This number is not the generation, although the generation would do: a flush would then include
+//! every page whose bit was cleared since the last flush, and become a flush of everything.
 //!
-//! Where hardware broadcasts, the invalidation is issued as for any other change, no further than
-//! [`residency`](crate::residency) says it must reach, and not waited for: `Generation` and
-//! `AtSwitch` mean that there.
+//! Where hardware broadcasts, `Generation` and `AtSwitch` mean this: the invalidation is issued as
+//! for any other change, no further than [`residency`](crate::residency) says that it must reach,
+//! and is not waited for.
 //!
 //! # The promise
-//! Under `Generation` and `AtSwitch`: when
+//! Under `Generation` and `AtSwitch`: if
 //! [`accessed_cleared`](crate::AddressSpace::accessed_cleared) has returned before a CPU switches
-//! to the space (or to the space it has, or ticks: [`tick`]), then no entry whose bit was cleared
-//! is used on that CPU after that. A page in use is seen as used within one switch or tick of the
-//! CPU that uses it. A CPU without either, in user mode for long, has no bound: `Immediate` is for
-//! what must not wait.
+//! to the space (or to the space that it has loaded, or ticks: [`tick`]), then after that switch or
+//! tick the CPU uses no entry whose bit was cleared. A page in use is seen as used within one
+//! switch or tick of the CPU that uses it. For a CPU that does neither, in user mode for long,
+//! there is no bound: use `Immediate` for what must not wait.
 //!
-//! Only the accessed bit is deferred like this. Whatever else changes in an entry at the same time
-//! waits for its own flush.
+//! Only the accessed bit is deferred like this. Anything else that changes in an entry at the same
+//! time needs its own flush.
 //!
 //! # Invariants
 //! I1: a slot whose number is *n* holds no entry whose bit was cleared before the space's number
-//! became *n*. I2: a number never goes back, and 64 bits do not wrap.
+//! became *n*. I2: a number never decreases, and 64 bits do not wrap.
 //!
 //! # Orderings
-//! | pair | who clears | the switching CPU | what it guarantees |
+//! | pair | the CPU that clears | the switching CPU | what it guarantees |
 //! |---|---|---|---|
 //! | A1 | bits, published; number (Release) | number (Acquire); flush; walks | entries made after the flush have the cleared bit |
 //! | A2 | bits, published; **fence**; the space's set; flag | flag (Acquire); flush; walks | the same, with a flag |
@@ -66,29 +67,29 @@ use crate::state::space::AddressSpace;
 pub use crate::ops::come_by::tick;
 pub use crate::port::policy::{Accessed, AccessedPolicy};
 
-/// What became of the entries.
+/// What happened to the cached entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Aged {
-    /// They are gone.
+    /// Every CPU has dropped them.
     Flushed,
     /// Each CPU drops them at its next switch or tick.
     Pending,
-    /// Hardware was notified to drop them, and was not waited for.
+    /// The hardware was asked to drop them, and was not waited for.
     Issued,
-    /// Nobody was notified.
+    /// No CPU was notified.
     Left,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The kernel has cleared the accessed bits of present entries, all of the size that `range`
-    /// says, and nothing else of them: their cached copies go when
-    /// [`Policy::accessed`](crate::policy::Policy) says. May be called in tasks and in handlers
-    /// that are maskable ([`context`](crate::context)).
+    /// Call it when the kernel has cleared the accessed bits of present entries, all of the size
+    /// that `range` says, and changed nothing else in them. Their cached copies are invalidated
+    /// when [`Policy::accessed`](crate::policy::Policy) says. It may be called in tasks and in
+    /// handlers that are maskable ([`context`](crate::context)).
     ///
     /// # Errors
-    /// With [`Accessed::Immediate`], those of a flush; the entries may still be cached then, which
-    /// harms nothing but the next look at the bits.
+    /// With [`Accessed::Immediate`], those of a flush. CPUs may still cache the entries then, which
+    /// only makes the next look at the bits less accurate.
     pub fn accessed_cleared(&self, pin: &P::Pin, range: VaRange) -> Result<Aged, FlushError> {
         let accessed = P::policy().accessed.of(range.stride());
         if accessed == Accessed::Immediate {
@@ -109,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
             // ORDERING: A1, with the Acquire in `number`
             self.ages().fetch_add(1, Ordering::Release);
         }
-        // A CPU that runs the space under a tag for all CPUs compares nothing.
+        // A CPU that runs the space under a global tag compares no numbers.
         let looks = accessed == Accessed::AtSwitch || family::shared::<P>().is_some();
         if looks {
             fence(Ordering::SeqCst); // ORDERING: A3, with the fence of D1 in `switch_to`

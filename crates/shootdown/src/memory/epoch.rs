@@ -1,20 +1,21 @@
-//! Tables that software may still walk: they are free when the flush is done *and* everyone has
-//! looked away.
+//! Tables that software may still walk: they may be freed when the flush is done *and* every
+//! software walk that might read them has ended.
 //!
 //! # The problem
 //! A flush ends the walks of hardware. Kernels walk page tables in software too, without a lock: a
 //! fast lookup of user pages turns interrupts off, or enters an RCU read side, and follows the
-//! entries. It may have read the entry of a table just before that was unhooked. Where a flush
-//! interrupts every CPU that runs the space, a walk with interrupts off holds it up; hardware that
-//! broadcasts, a hypervisor, a CPU that is left out because it is current, or a lookup in a space
-//! that is not loaded, do not.
+//! entries. It may have read the entry of a table just before that table was unhooked. Where a
+//! flush interrupts every CPU that runs the space, a walk with interrupts off delays the flush. A
+//! flush does not wait for such a walk where hardware broadcasts, where a hypervisor does the work,
+//! where a CPU is left out because it is current, or where the lookup is in a space that is not
+//! loaded.
 //!
 //! # The protocol
-//! The kernel has an epoch (RCU, or a call on every CPU): [`Epoch::start`] names a moment,
+//! The kernel has an epoch (RCU, or a call on every CPU): [`Epoch::start`] names a moment, and
 //! [`Epoch::has_passed`] says whether every walk that was under way then has ended.
-//! [`Gather::finish_after`] starts an epoch after the tables were unhooked, flushes, and hands back
-//! a [`Held`] that yields the tables when the epoch has passed too. The two run side by side;
-//! neither waits for the other.
+//! [`Gather::finish_after`] starts an epoch after the tables were unhooked, flushes, and returns a
+//! [`Held`] that yields the tables when the epoch has passed too. The flush and the epoch run side
+//! by side; neither waits for the other.
 //!
 //! # Invariant
 //! I1: no item leaves a [`Held`] before the flush is done and every walk has ended that began
@@ -26,13 +27,13 @@ use crate::memory::gather::{Gather, Keep};
 use crate::ops::flush::FlushError;
 use crate::port::platform::Platform;
 
-/// The kernel's way to know that software has looked away.
+/// How the kernel knows that software walks have ended.
 ///
 /// # Safety
-/// When [`has_passed`](Self::has_passed) has said so of a cookie, every walk that began before the
-/// [`start`](Self::start) that gave it has ended, and what it read was read before (Release when a
-/// walk ends, Acquire here). A walk that begins after sees all that was stored before (a full
-/// barrier on both sides, as RCU has it).
+/// When [`has_passed`](Self::has_passed) returns `true` for a cookie, every walk that began before
+/// the [`start`](Self::start) that returned the cookie has ended, and its reads came before
+/// (Release when a walk ends, Acquire here). A walk that begins later sees everything that was
+/// stored before (a full barrier on both sides, as with RCU).
 pub unsafe trait Epoch {
     /// A moment.
     type Cookie: Copy;
@@ -40,11 +41,11 @@ pub unsafe trait Epoch {
     /// Names this moment.
     fn start(&self) -> Self::Cookie;
 
-    /// Has every walk ended that was under way then? Never waits.
+    /// Has every walk ended that was under way at that moment? Never waits.
     fn has_passed(&self, cookie: Self::Cookie) -> bool;
 }
 
-/// What is flushed, and held back until software has looked away.
+/// Items that were flushed, and are kept until software walks have ended.
 #[must_use = "what is held is freed only when `poll` hands it back"]
 pub struct Held<'e, E: Epoch, K> {
     epoch: &'e E,
@@ -98,16 +99,16 @@ impl<P: Platform, K: Keep + Default> Gather<'_, P, K> {
 }
 
 impl<E: Epoch, K> Held<'_, E, K> {
-    /// What may now be freed; the same again while the epoch has not passed.
+    /// Returns what may now be freed, or the value itself while the epoch has not passed.
     ///
     /// # Errors
-    /// `self`, to be asked again.
+    /// `self`, to be polled again.
     pub fn poll(mut self) -> Result<K, Self> {
         if !self.epoch.has_passed(self.cookie) {
             return Err(self);
         }
         self.given = true;
-        // SAFETY: `given` says that it was taken; `self` is dropped and looks at it no more.
+        // SAFETY: `given` records that it was taken; `self` is dropped and does not use it again.
         Ok(unsafe { ManuallyDrop::take(&mut self.keep) })
     }
 }

@@ -8,23 +8,23 @@
 //!
 //! # Gathers at the same time
 //! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not
-//! flushed yet, and has nothing to do there; if it returned, its caller would take the page for
-//! unused. So open gathers are counted, and who finishes while others are open flushes the whole
-//! space, even with nothing of its own. The same goes for what is
-//! [pending](AddressSpace::complete_pending), be it by a [batch](crate::reclaim) or since a flush
-//! failed.
+//! flushed yet, and has nothing to do there; if it returned now, its caller would take the page for
+//! unused. So open gathers are counted, and a gather that finishes while others are open flushes
+//! the whole space, even if it is empty. It does the same for changes that are
+//! [pending](AddressSpace::complete_pending), be it because of a [batch](crate::reclaim) or because
+//! a flush failed.
 //!
-//! For this, a gather is begun before the first entry is changed, or with the lock held that
-//! protects it.
+//! For this, begin a gather before you change the first entry, or while you hold the lock that
+//! protects the entries.
 //!
 //! # Invariants
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is
-//! done. I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be
+//! done. I2: a gather with nothing in it flushes nothing, unless changes of others may not be
 //! flushed yet; when it is finished, they are. I3: a gather that is dropped leaks its items rather
-//! than freeing them early (and says so in debug builds), and what it should have flushed is
-//! pending. One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it
-//! from one that may yet change entries: every later one of the space flushes all of it
-//! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
+//! than freeing them early (debug builds report it), and what it should have flushed is pending. A
+//! gather that is forgotten (`mem::forget`) counts as open for good, since it can't be told from
+//! one that may yet change entries: every later gather of the space flushes the whole space
+//! (counted in [`escalated_gathers`](crate::stats::Snapshot::escalated_gathers)).
 
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -36,7 +36,7 @@ use crate::port::platform::Platform;
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
-/// Where a gather keeps what it will hand back.
+/// Where a gather keeps the items that it will return.
 pub trait Keep {
     /// A frame, a table page, an address range; whatever must not be reused early.
     type Item;
@@ -78,7 +78,7 @@ impl<T, const N: usize> Array<T, N> {
         unsafe { core::slice::from_raw_parts_mut(self.items.as_mut_ptr().cast(), self.len) }
     }
 
-    /// The items, first in first.
+    /// The items, in the order in which they were added.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
         // SAFETY: the first `len` items are initialized (`push` and `pop` keep it so), and
@@ -129,8 +129,8 @@ impl<T, const N: usize> Keep for Array<T, N> {
     }
 }
 
-/// A batch of unmappings of one space with what they set free. Never made, finished or dropped in a
-/// non-maskable handler ([`context`](crate::context)).
+/// A set of unmappings of one space with the items that they free. Never made, finished or dropped
+/// in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -154,8 +154,8 @@ pub struct Gather<'a, P: Platform, K: Keep + Default> {
     keep: ManuallyDrop<K>,
 }
 
-/// A gather whose flush is under way. Asked about, waited for and dropped where a [`Gather`] may
-/// be.
+/// A gather whose flush is under way. It may be polled, waited for and dropped wherever a
+/// [`Gather`] may be used.
 #[must_use = "what is in a deferred gather is freed only when it is done"]
 pub struct Deferred<'a, P: Platform, K> {
     space: &'a AddressSpace<P>,
@@ -164,44 +164,46 @@ pub struct Deferred<'a, P: Platform, K> {
 }
 
 impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
-    /// An empty gather. Begin it before the first entry is changed, or under the same table lock.
+    /// Begins an empty gather. Begin it before the first entry is changed, or under the same table
+    /// lock.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
         space.pending.open();
         Self { space, range: None, freed_tables: false, keep: ManuallyDrop::new(K::default()) }
     }
 
-    /// `range` was unhooked (or lost permissions) and will set `item` free.
+    /// Records that `range` was unhooked (or lost permissions), which will free `item`.
     ///
     /// # Errors
-    /// The item, when there is no room. The range is noted all the same.
+    /// Returns the item when there is no room. The range is recorded all the same.
     pub fn unmapped(&mut self, range: VaRange, item: K::Item) -> Result<(), K::Item> {
         self.changed(range);
         self.keep.push(item)
     }
 
-    /// A table page that covered `range` was unhooked and will be set free as `item`.
+    /// Records that a table page that covered `range` was unhooked, and will be freed as `item`.
     ///
     /// # Errors
-    /// The item, when there is no room. The range is noted all the same.
+    /// Returns the item when there is no room. The range is recorded all the same.
     pub fn table_freed(&mut self, range: VaRange, item: K::Item) -> Result<(), K::Item> {
         self.changed(range);
         self.freed_tables = true;
         self.keep.push(item)
     }
 
-    /// `range` changed and sets nothing free.
+    /// Records that `range` changed and that nothing is to be freed.
     pub fn changed(&mut self, range: VaRange) {
         self.range = Some(self.range.map_or(range, |r| r.merge(&range)));
     }
 
-    /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and
-    /// sets nothing free. Only what needs a flush is noted; what does not is counted as elided.
-    /// [`Change::Accessed`] is noted too: where a policy defers it, it is not put into a gather. A
-    /// gather that is empty after that may be dropped: to finish it would also flush what others
-    /// left pending.
+    /// Records that an entry that translates `range` was changed (or, for [`Change::Break`], is
+    /// about to be) and that nothing is to be freed. A change that needs no flush is only counted
+    /// as elided. [`Change::Accessed`] is recorded too; if the policy defers it, do not put it into
+    /// a gather. You may drop a gather that is empty after that: finishing it would also flush what
+    /// others left pending.
     ///
     /// # Errors
-    /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.
+    /// [`BreakFirst`] when the new entry must wait for the flush. The range is recorded all the
+    /// same.
     pub fn updated(
         &mut self,
         pin: &P::Pin,
@@ -228,7 +230,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         self.range.is_none()
     }
 
-    /// What to flush for the changes in it, and for those of others.
+    /// The flush for the changes in the gather, and for those of others.
     fn request(&self, pin: &P::Pin) -> Option<Request> {
         let own = self
             .range
@@ -250,12 +252,12 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         keep
     }
 
-    /// Flushes, then hands back what may now be freed. When it returns `Ok`, what others had
-    /// changed in the space is flushed too.
+    /// Flushes, then returns what may now be freed. When it returns `Ok`, what others had changed
+    /// in the space is flushed too.
     ///
     /// # Errors
-    /// The error and what was kept: nothing of it may be freed before another flush of the space is
-    /// done.
+    /// Returns the error and the items: none of them may be freed before another flush of the space
+    /// is done.
     pub fn finish(self, pin: &P::Pin) -> Result<K, (FlushError, K)> {
         let request = self.request(pin);
         let done = match request {
@@ -268,11 +270,11 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         }
     }
 
-    /// Begins the flush and returns at once: for callers that can't wait. Until the flush is done,
+    /// Begins the flush and returns at once, for callers that can't wait. Until the flush is done,
     /// the gather counts as open.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// The same as [`finish`](Self::finish).
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let space = self.space;
         let completes = || {
@@ -285,7 +287,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
                 Err(e) => return Err((e, self.into_keep())),
             },
         };
-        space.pending.open(); // for the one that goes on
+        space.pending.open(); // for the deferred gather, since `into_keep` closes this one
         Ok(Deferred { space, ticket, keep: ManuallyDrop::new(self.into_keep()) })
     }
 }
@@ -309,7 +311,7 @@ impl<P: Platform, K: Keep + Default> Drop for Gather<'_, P, K> {
 }
 
 impl<P: Platform, K> Deferred<'_, P, K> {
-    /// What may be freed, if everyone has acknowledged; otherwise the same again.
+    /// Returns what may be freed, if all CPUs have acknowledged; otherwise the value itself.
     ///
     /// # Errors
     /// `self`, not done yet.
@@ -318,11 +320,11 @@ impl<P: Platform, K> Deferred<'_, P, K> {
         if done { Ok(self.into_keep()) } else { Err(self) }
     }
 
-    /// Waits, then hands back what may be freed.
+    /// Waits, then returns what may be freed.
     ///
     /// # Errors
-    /// The error and the same again.
-    #[allow(clippy::result_large_err)] // no allocation, and it comes back seldom
+    /// Returns the error and the value itself.
+    #[allow(clippy::result_large_err)] // no allocation, and the error is rare
     pub fn wait(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
         match self.ticket.take().map_or(Ok(()), |ticket| ticket.wait(pin)) {
             Ok(()) => Ok(self.into_keep()),
@@ -346,7 +348,7 @@ impl<P: Platform, K> Deferred<'_, P, K> {
 
 impl<P: Platform, K> Drop for Deferred<'_, P, K> {
     fn drop(&mut self) {
-        let done = self.ticket.take().is_none(); // dropped, it leaves its change pending
+        let done = self.ticket.take().is_none(); // dropping the ticket leaves its change pending
         self.space.pending.close();
         debug_assert!(done, "a deferred gather was dropped before it was done; its items leak");
     }

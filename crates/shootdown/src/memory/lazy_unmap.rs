@@ -1,62 +1,64 @@
-//! Lazy unmap: nobody is notified that a page went until its frame or its address is needed again.
+//! Lazy unmap: CPUs are not notified that a page was unmapped until its frame or its address is
+//! needed again.
 //!
 //! # The problem
-//! Most of what is unmapped is used by nobody any more, and its frame is not needed at once. The
-//! CPUs that could still use what they cached come by their scheduler or their timer soon, and
-//! could forget then without being interrupted. What stands against it: until then they read what
-//! was unmapped.
+//! Most pages that are unmapped are not in use any more, and their frames are not needed at once.
+//! The CPUs that could still use the cached entries soon run their scheduler or take a timer
+//! interrupt, and could invalidate then without being interrupted. The cost: until then they read
+//! what was unmapped.
 //!
 //! # The protocol
 //! A [`LazyUnmapping`] belongs to a space, and is kept under the lock of its tables. It is a choice
 //! ([`Policy::lazy_unmap`](crate::policy::Policy), off by default).
-//! 1. An entry is cleared; [`LazyUnmapping::unmapped`] says what it was. If nothing speaks against
-//!    it, the change is counted, this CPU forgets it, nobody else is notified, and the frame stays
-//!    inside. Otherwise it comes back with the reason, and the caller puts it into a
-//!    [gather](crate::gather), under the same lock.
-//! 2. A CPU forgets by itself: at its next switch (also to the space it has), at its next
-//!    [tick](crate::accessed::tick), when it comes [from isolated user
+//! 1. The kernel clears an entry and calls [`LazyUnmapping::unmapped`] with what the entry was. If
+//!    no condition below forbids it, the change is counted, this CPU invalidates, no other CPU is
+//!    notified, and the frame stays inside. Otherwise the frame is returned with the reason, and
+//!    the caller puts it into a [gather](crate::gather), under the same lock.
+//! 2. A CPU invalidates by itself: at its next switch (also to the space that it has loaded), at
+//!    its next [tick](crate::accessed::tick), when it comes [from isolated user
 //!    mode](crate::isolated::from_user), or when it is notified of any other change of the space.
-//! 3. [`LazyUnmapping::redeem`] hands the frames back, when some are needed: CPUs that are not
-//!    current yet are interrupted, the others are not. [`LazyUnmapping::make_way`] does so before
-//!    an address is mapped again.
-//! 4. [`LazyUnmapping::poll`], now and then, redeems what is older than the policy allows. It does
-//!    not interrupt isolated CPUs: what they may still use stays inside until they have come to the
-//!    kernel.
+//! 3. [`LazyUnmapping::redeem`] returns the frames when some are needed: it interrupts the CPUs
+//!    that are not current yet, and no others. [`LazyUnmapping::make_way`] does so before an
+//!    address is mapped again.
+//! 4. [`LazyUnmapping::poll`], called now and then, redeems what is older than the policy allows.
+//!    It does not interrupt isolated CPUs: what they may still use stays inside until they have
+//!    entered the kernel.
 //!
 //! # What must not wait
 //! | condition | how it is kept |
 //! |---|---|
 //! | (a) a frame is not reused | items come out when all CPUs have acknowledged, by [`redeem`](LazyUnmapping::redeem), [`poll`](LazyUnmapping::poll) |
 //! | (b) an address is not mapped again | [`make_way`](LazyUnmapping::make_way) before, under the table lock |
-//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already calls [`complete_pending`](AddressSpace::complete_pending), as ever |
+//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; code that relies on an entry that is empty already calls [`complete_pending`](AddressSpace::complete_pending), as always |
 //! | (d) tables are not freed | refused: [`Why::Table`] |
 //! | (e) devices and other secondary TLBs are notified | refused: [`Why::Device`], [`Why::Broadcast`] |
-//! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for isolated CPUs by their next way in; in size by `max_pages` |
+//! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for isolated CPUs by their next entry into the kernel; in size by `max_pages` |
 //! | (g) fork, `ptrace`, software walks see one state | they call `complete_pending` first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
 //!
 //! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018;
-//! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it: contents of a file that
-//! change behind a read-only mapping are the kernel's to know of. Whoever changes them calls
+//! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it. The kernel must handle
+//! contents of a file that change behind a read-only mapping: code that changes them calls
 //! `complete_pending` first.)
 //!
-//! # Why a page that is read-only, or was never written
-//! What is in it does not depend on who still has it cached: nothing is stored there any more. A
-//! writable entry whose dirty bit is clear can't be stored through without a walk, which finds the
-//! entry empty and faults: processors check that when they set the bit (Intel SDM vol. 3 section
-//! 4.8; Arm ARM, hardware management of dirty state; RISC-V privileged specification, Svadu). An
-//! entry is taken at its word only if no other change of the space is under way: it may be
-//! read-only since a moment ago, and its flush pending.
+//! # Why only a page that is read-only, or was never written
+//! Its contents do not depend on which CPUs still have it cached, because no CPU stores to it any
+//! more. A writable entry whose dirty bit is clear can't be stored through without a walk, which
+//! finds the entry empty and faults: processors check that when they set the bit (Intel SDM vol. 3
+//! section 4.8; Arm ARM, hardware management of dirty state; RISC-V privileged specification,
+//! Svadu). What an entry says is relied on only if no other change of the space is under way: the
+//! entry may have become read-only a moment ago, with its flush still pending.
 //!
 //! # Invariants
 //! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has
-//! acknowledged for all that was put off with or before it. I2: all that is pending in a space is
-//! this `LazyUnmapping`'s, or it takes nothing more. I3: a CPU that has switched, ticked, or come
-//! from isolated user mode after it heard of a change uses no entry from before it.
+//! acknowledged everything that was put off with or before it. I2: everything that is pending in a
+//! space belongs to this `LazyUnmapping`, or it takes nothing more. I3: a CPU that switches, ticks,
+//! or comes from isolated user mode after it has learned of a change uses no entry from before that
+//! change.
 //!
 //! # Orderings
-//! No pair is new: what is put off is counted under the table lock, and whoever flushes it holds
-//! that lock, or relies on `state/pending.rs` (W4, W6). A CPU that heard of a change reads a
-//! generation that includes it (*bump*, `state/space.rs`).
+//! No pair is new: what is put off is counted under the table lock, and the CPU that flushes it
+//! holds that lock, or relies on `state/pending.rs` (W4, W6). A CPU that has learned of a change
+//! reads a generation that includes it (*bump*, `state/space.rs`).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -77,7 +79,7 @@ pub use crate::port::policy::LazyUnmap;
 pub enum Was {
     /// A page of the space that could not be written.
     ReadOnly,
-    /// A page of the space that could be written, on hardware that keeps dirty bits, and the bit
+    /// A page of the space that could be written, on hardware that keeps dirty bits, while the bit
     /// was clear.
     NeverWritten,
     /// A page of the space that may have been written.
@@ -86,30 +88,30 @@ pub enum Was {
     Kernel,
     /// A table.
     Table,
-    /// Something that a device or a guest may have cached as well, where this library does not
+    /// An entry that a device or a guest may have cached as well, where this library does not
     /// reach.
     Device,
 }
 
-/// Why something is not put off.
+/// Why an unmapping is not put off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Why {
-    /// The policy does not want it.
+    /// The policy is off.
     Off,
-    /// Hardware invalidates everywhere: nobody would be interrupted anyway, and no CPU forgets by
-    /// itself.
+    /// Hardware invalidates on all CPUs: no CPU would be interrupted anyway, and no CPU invalidates
+    /// by itself.
     Broadcast,
     /// A store through a stale entry would be lost.
     MaybeWritten,
-    /// Other spaces use it too, and are not notified when this one is flushed.
+    /// Other spaces use it too, and a flush of this space does not reach them.
     Kernel,
     /// Walkers could reach it.
     Table,
     /// It is cached where no flush of the space reaches.
     Device,
     /// Another change of the space is not flushed yet: what the entry says of the page may not be
-    /// true yet.
+    /// in force on all CPUs.
     Pending,
     /// There is no room, or as much is pending as the policy allows.
     Full,
@@ -132,12 +134,13 @@ impl fmt::Display for Why {
     }
 }
 
-/// What is not put off comes back: it must be flushed before it is freed. Nothing was counted.
+/// An unmapping that is not put off: the caller must flush before it frees the item. Nothing was
+/// counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused<T> {
     /// The reason.
     pub why: Why,
-    /// What was to be kept.
+    /// The item that was to be kept.
     pub item: T,
 }
 
@@ -149,12 +152,12 @@ impl<T> fmt::Display for Refused<T> {
 
 impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 
-/// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs
-/// a flush that nobody needs.
+/// How many ranges are kept apart; beyond that, the last one grows. Losing the gaps between ranges
+/// may cost a flush that was not needed.
 const RANGES: usize = 8;
 
-/// Unmappings of one space that nobody was notified of, with what they will set free. Never used in
-/// a non-maskable handler ([`context`](crate::context)).
+/// Unmappings of one space of which no other CPU was notified, with the items that they will free.
+/// Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -184,29 +187,30 @@ const RANGES: usize = 8;
 #[must_use = "what is put off is freed only after `redeem` or `poll`"]
 pub struct LazyUnmapping<'a, P: Platform, K: Keep + Default> {
     space: &'a AddressSpace<P>,
-    /// All that is pending, as one change of the newest generation.
+    /// Everything that is pending, as one change of the newest generation.
     pending: Option<Change<'a, P>>,
     ranges: Array<VaRange, RANGES>,
-    /// When the oldest of it was put off.
+    /// When the oldest pending unmapping was put off.
     since: u64,
-    /// How much is pending.
+    /// How many pages are pending.
     pages: u64,
     keep: ManuallyDrop<K>,
-    /// Something is inside, flushed or not.
+    /// There are items inside, flushed or not.
     holds: bool,
 }
 
-/// What a flush of all that is pending is for.
+/// Why everything that is pending is flushed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// It is time.
+    /// The oldest has reached its age.
     Bound,
     /// Frames or addresses are needed.
     Reuse,
 }
 
 impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
-    /// Nothing is put off yet. One for each space: two of them refuse each other's.
+    /// Begins with nothing put off. Make one for each space: of two for the same space, each
+    /// refuses while the other has changes pending.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
         Self {
             space,
@@ -219,13 +223,13 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         }
     }
 
-    /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it
-    /// with the lock of the table held under which they were cleared. Other CPUs are not notified;
-    /// this one uses the old translations no more when it returns.
+    /// Records that the entries of `range` were cleared at the time `now`, which will free `item`.
+    /// Call it while you hold the lock of the table under which they were cleared. It notifies no
+    /// other CPU; this CPU no longer uses the old translations when it returns.
     ///
     /// # Errors
-    /// The item, and why it must not wait. Nothing was counted: flush, before the lock is released
-    /// or by a gather that was begun before.
+    /// Returns the item, and why it must not wait. Nothing was counted: flush before the lock is
+    /// released, or with a gather that was begun before.
     pub fn unmapped(
         &mut self,
         pin: &P::Pin,
@@ -290,14 +294,14 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         }
     }
 
-    /// Is anything pending that was put off here? What others have flushed may still count.
+    /// Is anything pending that was put off here? Changes that others have flushed may still count.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// May addresses of this range be mapped again, as far as what was put off here is concerned?
-    /// Otherwise [`make_way`](Self::make_way) first.
+    /// May addresses of this range be mapped again, as far as the changes put off here are
+    /// concerned? If not, call [`make_way`](Self::make_way) first.
     #[must_use]
     pub fn may_reuse(&self, range: VaRange) -> bool {
         let apart = |r: &VaRange| r.last() < range.start() || range.last() < r.start();
@@ -305,10 +309,10 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
     }
 
     /// Addresses of this range are about to be mapped: flushes, if any of them is pending. Call it
-    /// with the table lock held under which they are.
+    /// while you hold the table lock under which they are mapped.
     ///
     /// # Errors
-    /// See [`FlushError`]. They must not be mapped yet.
+    /// See [`FlushError`]. The addresses must not be mapped yet.
     pub fn make_way(&mut self, pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
         if !self.may_reuse(range) {
             self.flush_pending(pin, Need::Reuse)?;
@@ -316,11 +320,11 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         Ok(())
     }
 
-    /// It is `now`: what is older than the policy allows is flushed, without interrupting isolated
-    /// CPUs. Returns what may be freed; `None` when nothing may, or nothing is inside.
+    /// Flushes what is older than the policy allows at the time `now`, without interrupting
+    /// isolated CPUs. Returns what may be freed; `None` when nothing may be, or nothing is inside.
     ///
     /// # Errors
-    /// See [`FlushError`]. It is pending still.
+    /// See [`FlushError`]. The changes are still pending then.
     pub fn poll(&mut self, pin: &P::Pin, now: u64) -> Result<Option<K>, FlushError> {
         let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
         let is_old = now.saturating_sub(self.since) > max_age;
@@ -332,12 +336,12 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         Ok((completed && self.holds).then(|| self.take()))
     }
 
-    /// Frames are needed, or the space has ended: flushes, and hands back all that may now be
-    /// freed. CPUs that have come by meanwhile are not interrupted; isolated ones are, if they
-    /// have not.
+    /// Flushes, and returns everything that may now be freed: call it when frames are needed, or
+    /// the space has ended. It does not interrupt CPUs that have caught up meanwhile; it does
+    /// interrupt isolated CPUs that have not.
     ///
     /// # Errors
-    /// See [`FlushError`]. It is pending still.
+    /// See [`FlushError`]. The changes are still pending then.
     pub fn redeem(&mut self, pin: &P::Pin) -> Result<K, FlushError> {
         self.flush_pending(pin, Need::Reuse)?;
         Ok(self.take())
@@ -348,7 +352,7 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         core::mem::take(&mut *self.keep)
     }
 
-    /// Has somebody else flushed it?
+    /// Has another flush covered it?
     fn is_complete(&mut self, pin: &P::Pin) -> bool {
         let pending = self.pending.as_ref();
         let completed =
@@ -360,14 +364,14 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         completed
     }
 
-    /// Every CPU has acknowledged.
+    /// Every CPU has acknowledged: completes the change.
     fn settled(&mut self) {
         self.pending.take().map(Change::complete);
         self.pages = 0;
         while self.ranges.pop().is_some() {}
     }
 
-    /// Flushes what is pending. Says whether all CPUs have acknowledged.
+    /// Flushes what is pending. Returns whether all CPUs have acknowledged.
     fn flush_pending(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
         if self.is_complete(pin) {
             return Ok(true);
@@ -397,7 +401,7 @@ impl<P: Platform, K: Keep + Default> Drop for LazyUnmapping<'_, P, K> {
                 "unmappings that were put off are dropped before they were flushed; their items leak"
             );
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is flushed.
+            // SAFETY: dropped once, here; everything that was unmapped is flushed.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

@@ -1,5 +1,5 @@
-//! What a memory manager calls: unmappings with what they set free, and the changes that need no
-//! flush, or may wait for it.
+//! The interface for a memory manager: unmappings together with what they free, and the changes
+//! that need no flush, or may wait for it.
 
 pub mod accessed;
 pub mod elide;

@@ -1,34 +1,34 @@
 //! Batches across many spaces: clear first, remember what is pending, flush once.
 //!
 //! # The problem
-//! Reclaim takes pages away that several processes map, a few from each, and a shootdown for every
-//! page would interrupt the machine hundreds of thousands of times a second. Nothing has to be gone
-//! before the frame is used for something else: so all entries of many pages are cleared first, and
-//! everyone concerned is interrupted once.
+//! Reclaim takes away pages that several processes map, a few from each, and a shootdown for every
+//! page would interrupt the machine hundreds of thousands of times a second. No entry has to be
+//! gone before the frame is used for something else. So the kernel clears all entries of many pages
+//! first, and then interrupts every CPU concerned once.
 //!
 //! # The protocol
-//! 1. For each mapping of a page, under the lock of its table: clear the entry, then
+//! 1. For each mapping of a page, under the lock of its table: clear the entry, then call
 //!    [`Batch::unmapped`]. The change is counted now, so that CPUs that come to the space, or catch
 //!    up for another reason, need not be notified later. From now on it is
 //!    [pending](AddressSpace::is_pending).
-//! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may
-//!    store to it through a stale writable entry, and the store would be lost.
-//! 3. [`Batch::finish`]: notifies, in one round of interrupts, every CPU that is behind in any of
-//!    the spaces, waits for each, and hands back the frames. Where hardware invalidates everywhere,
-//!    it is notified space by space and waited for once.
+//! 2. Call [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU
+//!    may store to it through a stale writable entry, and the store would be lost.
+//! 3. [`Batch::finish`] notifies, in one round of interrupts, every CPU that is behind in any of
+//!    the spaces, waits for each, and returns the frames. Where hardware invalidates on all CPUs,
+//!    it issues the invalidations space by space and waits for them once.
 //!
-//! In between, whoever comes to a cleared entry and relies on its being gone (protect, move,
-//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which flushes what is pending
-//! in that space alone; gathers do so by themselves.
+//! In between, code that finds an entry cleared and relies on that (protect, move, discard, copy
+//! for fork) calls [`AddressSpace::complete_pending`], which flushes what is pending in that space
+//! alone; gathers do so by themselves.
 //!
 //! # Invariants
-//! I1: no item leaves a batch before every CPU has acknowledged for all that was unmapped with or
-//! before it. I2: what a batch has unmapped is pending in its space until somebody has flushed it:
-//! the batch, a flush, or `complete_pending`; also after an error, and when the batch is dropped.
-//! I3: no CPU is notified while entries are cleared; no lock is needed to finish.
+//! I1: no item leaves a batch before every CPU has acknowledged everything that was unmapped with
+//! or before it. I2: what a batch has unmapped is pending in its space until the batch, another
+//! flush, or `complete_pending` has flushed it; also after an error, and when the batch is dropped.
+//! I3: no CPU is notified while entries are cleared; `finish` needs no lock.
 //!
-//! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id
-//! never comes back. Who finishes the batch then finds nobody to notify.
+//! A space that is retired in the meantime needs no flush any more: no CPU has it loaded, and its
+//! id is never reused. Finishing the batch then notifies no CPU for it.
 //!
 //! Source: the batched unmapping of Linux's reclaim (2015), which remembers one mask of CPUs for
 //! all spaces.
@@ -42,8 +42,8 @@ use crate::port::platform::Platform;
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
-/// Unmappings of many spaces, with what they set free; at most `N` spaces between two rounds of
-/// notifications. Never used in a non-maskable handler ([`context`](crate::context)).
+/// Unmappings of many spaces, with the items that they free; at most `N` spaces between two rounds
+/// of notifications. Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -67,15 +67,15 @@ use crate::state::space::AddressSpace;
 #[must_use = "what is in a batch is freed only after `finish`"]
 pub struct Batch<'a, P: Platform, K: Keep + Default, const N: usize = 16> {
     pending: Array<Change<'a, P>, N>,
-    /// Something dirty is among what is pending.
+    /// A dirty page is among what is pending.
     dirty: bool,
     /// Unmappings since the last round.
     unmapped: u64,
     keep: ManuallyDrop<K>,
 }
 
-/// The batch has no place for another space: [`Batch::make_room`] before the entry is cleared. What
-/// was unmapped is pending in the space; [`AddressSpace::complete_pending`] flushes it.
+/// The batch has no place for another space: call [`Batch::make_room`] before the entry is cleared.
+/// What was unmapped is pending in the space; [`AddressSpace::complete_pending`] flushes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -98,8 +98,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Makes sure that something of `space` can be unmapped next: flushes what is pending if every
-    /// place is taken by others. Call it without locks, before the entry is cleared.
+    /// Makes sure that the next unmapping of `space` has a place: flushes what is pending if other
+    /// spaces take every place. Call it without locks, before the entry is cleared.
     ///
     /// # Errors
     /// See [`FlushError`]. There is no room then.
@@ -113,11 +113,11 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// The entries of `range` were cleared in `space`, which sets nothing free: there are other
-    /// mappings of the frame. `dirty`: one of them said that the page was written to (on hardware
-    /// that does not keep dirty bits: that it may be).
+    /// Records that the entries of `range` were cleared in `space`, and that nothing is to be
+    /// freed: there are other mappings of the frame. `dirty`: one of the entries said that the page
+    /// was written to (on hardware that does not keep dirty bits: that it may be).
     ///
-    /// Call it with the lock of the table held in which they were cleared. Nobody is notified now.
+    /// Call it while you hold the lock of the table in which they were cleared. It notifies no CPU.
     ///
     /// # Errors
     /// [`Full`]; the change is pending in the space all the same.
@@ -140,12 +140,12 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         Ok(())
     }
 
-    /// As [`changed`](Self::changed), and `item` will be set free.
+    /// Like [`changed`](Self::changed), and `item` will be freed.
     ///
     /// # Errors
-    /// The item, when there is no room for it or for the space. The change is pending in the space
-    /// all the same; after [`AddressSpace::complete_pending`], or when this batch is finished,
-    /// the item may be freed.
+    /// Returns the item when there is no room for it or for the space. The change is pending in the
+    /// space all the same; after [`AddressSpace::complete_pending`], or when this batch is
+    /// finished, the item may be freed.
     pub fn unmapped(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -165,8 +165,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         !self.pending.as_slice().is_empty()
     }
 
-    /// No CPU stores any more to a page that was unmapped and dirty: flushes what is pending if
-    /// there is one since the last round. Before the I/O that writes it out.
+    /// Flushes what is pending if a dirty page was unmapped since the last round. After that no CPU
+    /// stores to such a page any more. Call it before the I/O that writes the page out.
     ///
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.
@@ -174,10 +174,10 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         if self.dirty { self.flush_pending(pin) } else { Ok(()) }
     }
 
-    /// Flushes all that is pending, and hands back what may now be freed.
+    /// Flushes everything that is pending, and returns what may now be freed.
     ///
     /// # Errors
-    /// The error and the batch: what was pending is pending still; finish it again.
+    /// Returns the error and the batch: what was pending is still pending; finish it again.
     pub fn finish(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
         match self.flush_pending(pin) {
             Err(e) => Err((e, self)),
@@ -217,7 +217,7 @@ impl<P: Platform, K: Keep + Default, const N: usize> Drop for Batch<'_, P, K, N>
         if self.is_pending() {
             debug_assert!(false, "a batch was dropped that has flushes pending; its items leak");
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is flushed.
+            // SAFETY: dropped once, here; everything that was unmapped is flushed.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

@@ -2,29 +2,30 @@
 //!
 //! Where a change needs no flush ([`elide`](crate::elide)), a CPU may still hold the older,
 //! narrower entry, or an older "nothing there". It faults, the kernel finds that the entry allows
-//! the access, and calls [`spurious_fault`]: this CPU forgets the page, and the access is tried
-//! again. Nobody else is notified.
+//! the access, and calls [`spurious_fault`]: this CPU invalidates the page, and retries the access.
+//! No other CPU is notified.
 //!
-//! # Why the retry goes through
+//! # Why the retry succeeds
 //! The kernel has read the new entry on this CPU. From then on (1) *publish* orders this CPU's own
 //! table stores before its walks, (2) the invalidation removes what it has cached, non-leaf entries
-//! included, and (3) *sync* waits for it and orders all that this CPU has seen, other CPUs' stores
-//! included, before later walks. So an entry may be published as lazily as its writer likes: a CPU
-//! whose kernel can read it can walk to it. One whose kernel can't takes the fault for a real one,
-//! and decides under the lock that the writer held.
+//! included, and (3) *sync* waits for it and orders everything that this CPU has seen, other CPUs'
+//! stores included, before later walks. So the CPU that writes an entry may publish it at any time:
+//! when the kernel can read the entry on a CPU, that CPU can walk to it. If the kernel can't read
+//! it yet, it takes the fault for a real one, and decides under the lock that the writer held.
 //!
 //! On x86 there is nothing to do ([`Facts::fault_forgets`](crate::Facts::fault_forgets)).
 //!
 //! # When it ends
-//! A second fault on the page may have come from a walk that was under way; more are a sign that
-//! hardware and kernel disagree. A CPU counts consecutive spurious faults of one page through one
-//! entry, and after [`RETRIES`] of them says that the fault is real. The count begins anew when
-//! anything about the fault is new: space, page, entry, a flush of the space in between; and when
-//! the kernel says that something else has happened on this CPU ([`fault_resolved`]).
+//! A second fault on the page may have come from a walk that was under way; more faults are a sign
+//! that hardware and kernel disagree. A CPU counts consecutive spurious faults of one page through
+//! one entry, and after [`RETRIES`] of them returns that the fault is real. The count starts again
+//! when anything about the fault is new (the space, the page, the entry, a flush of the space in
+//! between), and when the kernel reports that something else has happened on this CPU
+//! ([`fault_resolved`]).
 //!
 //! # Invariants
 //! I1: every retry comes after an invalidation of the page on this CPU, unless the fault itself was
-//! one. I2: at most [`RETRIES`] answers in a row are `Retry` while nothing changes. I3: nothing
+//! one. I2: at most [`RETRIES`] results in a row are `Retry` while nothing changes. I3: nothing
 //! here waits, or is seen by another CPU.
 
 use crate::base::ids::VaRange;
@@ -36,11 +37,11 @@ use crate::state::cpu::{LastFault, PerCpu};
 use crate::state::range_log::{Step, Steps};
 use crate::state::space::AddressSpace;
 
-/// Spurious faults of one page in a row before it counts as a real fault. Hardware has reason for
-/// three: one on the old entry, one on the entry of a walk that was under way when that was
+/// Spurious faults of one page in a row before it counts as a real fault. Hardware may cause three:
+/// one on the old entry, one on the entry of a walk that was under way when the old one was
 /// removed, and one on an entry that survives an invalidation
-/// ([`Errata::survives_once`](crate::facts::Errata::survives_once)). The rest is for entries that
-/// change and change back before anything tells them apart.
+/// ([`Errata::survives_once`](crate::facts::Errata::survives_once)). The others are for entries
+/// that change and change back before the CPU can tell them apart.
 pub const RETRIES: u64 = 8;
 
 /// What to do about a fault on an access that the tables allow.
@@ -54,7 +55,7 @@ pub enum Spurious {
 }
 
 impl LastFault {
-    /// Notes a fault, and says how many of the same came in a row.
+    /// Records a fault, and returns how many faults like it came in a row.
     fn note(&self, space: u64, page: u64, entry: u64, generation: u64) -> u64 {
         let mut same = true;
         let mut renew = |cell: &CountCell, value| {
@@ -72,14 +73,13 @@ impl LastFault {
     }
 }
 
-/// An access of this CPU to `page` of `space` has faulted, and the kernel finds that the tables
-/// allow it. `entry` is the entry that allows it, as the kernel has just read it; `page` is what
-/// the entry translates.
+/// To be called when an access of this CPU to `page` of `space` has faulted, and the kernel finds
+/// that the tables allow it. `entry` is the entry that allows it, as the kernel has just read it;
+/// `page` is what the entry translates.
 ///
 /// Call it from the fault handler, on the CPU that took the fault, after the entry was read and
-/// before the return to the access. If the thread has moved to another CPU in between, calling it
-/// there is as good: the access is made there. Never in a non-maskable handler
-/// ([`context`](crate::context)).
+/// before the return to the access. If the thread has moved to another CPU in between, call it
+/// there: the access is made there. Never in a non-maskable handler ([`context`](crate::context)).
 pub fn spurious_fault<P: Platform>(
     pin: &P::Pin,
     space: &AddressSpace<P>,
@@ -103,9 +103,9 @@ pub fn spurious_fault<P: Platform>(
     Spurious::Retry
 }
 
-/// Something else has happened on this CPU than one spurious fault after the other: a fault that
-/// the kernel resolved, a tick. What comes counts anew. Never in a non-maskable handler
-/// ([`context`](crate::context)).
+/// Records that something else has happened on this CPU between spurious faults: a fault that the
+/// kernel resolved, or a tick. The count of spurious faults starts again. Never in a non-maskable
+/// handler ([`context`](crate::context)).
 pub fn fault_resolved<P: Platform>(pin: &P::Pin) {
     PerCpu::<P>::here(pin).rare.last_fault.times.store(0, Ordering::Relaxed);
 }

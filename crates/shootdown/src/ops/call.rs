@@ -1,21 +1,21 @@
 //! Cross-CPU calls: run a function on a set of CPUs, without allocation.
 //!
-//! Each CPU has one `Descriptor` (what it wants run) and one `Mailbox` (who wants something of it):
-//! a request is one bit per (initiator, responder). A call is *post; kick; work; wait*: the
-//! initiator works while the others do, and serves others while it waits, so that two CPUs that
-//! call each other never deadlock.
+//! Each CPU has one `Descriptor` (what it wants others to run) and one `Mailbox` (which CPUs have
+//! requests for it): a request is one bit per (initiator, responder). A call has four steps: *post;
+//! kick; work; wait*. The initiator works while the others do, and serves others while it waits, so
+//! that two CPUs that call each other never deadlock.
 //!
 //! # Protocol
-//! Initiator: claim the own descriptor; write function, argument, and the set of CPUs that have not
-//! acknowledged; set the own bit in each target's mailbox; kick. Responder: take all bits of its
-//! mailbox; for each, run the function and take itself out of that initiator's set. The initiator
-//! waits until its set is empty.
+//! The initiator claims its own descriptor; writes function, argument, and the set of CPUs that
+//! have not acknowledged; sets its own bit in each target's mailbox; and kicks. The responder takes
+//! all bits of its mailbox; for each, it runs the function and takes itself out of that initiator's
+//! set. The initiator waits until its set is empty.
 //!
 //! # Invariants
-//! I1: a descriptor is rewritten only when its set is empty: a CPU that was asked is always in the
+//! I1: a descriptor is rewritten only when its set is empty: a CPU with a request is always in the
 //! set. I2: the acknowledgement has identity: CPU *c* takes out bit *c*, once, after the function
-//! ran; a set can't be emptied by CPUs that were not asked (counts can). I3: a CPU in nobody's set
-//! touches nobody's descriptor.
+//! ran; CPUs that have no request can't empty a set (they could falsify a count). I3: a CPU that is
+//! in no set touches no other CPU's descriptor.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -25,15 +25,15 @@
 //! | C3 leave the set | Release (AcqRel) | C4 | the function's effects come before the acknowledgement |
 //! | C4 set found empty | Acquire | C3 | |
 //!
-//! Sets larger than the policy's `tree_above` go through `ops/tree.rs`.
+//! Calls for more CPUs than the policy's `tree_above` go through `ops/tree.rs`.
 //!
 //! # When something unwinds
 //! A function that is called may panic: on the initiator between the kick and the end of the wait,
-//! on a target, or on the initiator while it serves others and waits. What targets read is on the
-//! initiator's stack. So a call in flight is a value (`Posted`, `tree::Begun`) whose destructor
-//! takes it back from those that have not begun and waits for the others; an `Ack` is fired by its
-//! destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
-//! not run goes back (`Taken`).
+//! on a target, or on the initiator while it serves others during its wait. What targets read is on
+//! the initiator's stack. So a call in flight is a value (`Posted`, `tree::Begun`) whose destructor
+//! takes the call back from targets that have not begun it and waits for the others. The destructor
+//! of an `Ack` acknowledges, when the function's frame is gone. Requests that a CPU has taken out
+//! of its mailbox and not run go back (`Taken`).
 
 use core::fmt;
 
@@ -54,7 +54,7 @@ pub(crate) type Func<P> = unsafe fn(CpuId, &PerCpu<P>, *const (), &mut Ack<'_, P
 /// One CPU's acknowledgement of one call.
 pub(crate) struct Ack<'a, P: Platform> {
     cpu: CpuId,
-    /// Interrupts are off here: it may come before the function's work is done.
+    /// Interrupts are off here: the function may acknowledge before its work is done.
     pub early: bool,
     to: Option<AckTo<'a, P>>,
 }
@@ -82,7 +82,7 @@ impl<'a, P: Platform> Ack<'a, P> {
     }
 }
 
-/// A function that unwinds has ended too.
+/// A function that unwinds has ended, so its acknowledgement is due.
 impl<P: Platform> Drop for Ack<'_, P> {
     fn drop(&mut self) {
         self.fire();
@@ -93,15 +93,15 @@ impl<P: Platform> Drop for Ack<'_, P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Other CPUs are concerned and this context can't wait for them. Nothing was asked.
+    /// Other CPUs are concerned and this context can't wait for them. No CPU was notified.
     WouldWait,
-    /// This CPU's descriptor is in use: a handler interrupted a call and tried to make one. Nothing
-    /// was asked.
+    /// This CPU's descriptor is in use: a handler interrupted a call and tried to make another. No
+    /// CPU was notified.
     Reentered,
     /// A CPU of the set could not be interrupted. Others may have run the function.
     Kick(KickError),
-    /// The platform gave up waiting for this CPU; what it had not begun was taken back. Others may
-    /// have run the function.
+    /// The platform gave up waiting for this CPU. The call was taken back from CPUs that had not
+    /// begun it. Others may have run the function.
     Stalled(CpuId),
 }
 
@@ -123,14 +123,14 @@ impl fmt::Display for CallError {
 impl core::error::Error for CallError {}
 
 impl<P: Platform> Mailbox<P> {
-    /// Asks for a catching up.
+    /// Asks the CPU to catch up.
     pub fn defer(&self) {
-        // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change
-        // counted
+        // ORDERING: Release, with the Acquire in `take_deferred`: a CPU that takes the request sees
+        // that the change was counted
         self.deferred.store(true, Ordering::Release);
     }
 
-    /// Was a catching up asked for?
+    /// Was this CPU asked to catch up? Clears the request.
     pub fn take_deferred(&self) -> bool {
         self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
     }
@@ -185,8 +185,8 @@ pub(crate) unsafe fn post<P: Platform>(
     data: *const (),
 ) -> Result<Posted<P>, CallError> {
     let call = &me.call;
-    // Claimed by the CPU itself: a handler that interrupts between the two finds the claim and is
-    // refused, or comes before it and is done when we go on.
+    // Only this CPU claims it. A handler that interrupts after the claim finds it and is refused;
+    // one that interrupts before the claim has finished its own call when we go on.
     if call.busy.load(Ordering::Relaxed) {
         return Err(CallError::Reentered);
     }
@@ -205,7 +205,7 @@ pub(crate) unsafe fn post<P: Platform>(
         }
     }
     // ORDERING: D4: posted before the look at the online set; partner: the fence in `cpu::offline`.
-    // A CPU that left before it could see the post needs nothing: take the post back.
+    // A CPU that went offline before it could see the post needs no call: take the post back.
     fence(Ordering::SeqCst);
     let posted = Posted { targets, from };
     let online = P::system().online_of(&targets);
@@ -216,7 +216,7 @@ pub(crate) unsafe fn post<P: Platform>(
 }
 
 impl<P: Platform> Posted<P> {
-    /// Takes back what no target has begun; [`wait`](Self::wait) is then short.
+    /// Takes the call back from targets that have not begun it; [`wait`](Self::wait) is then short.
     #[inline(never)]
     pub fn cancel(&self, me: &PerCpu<P>) {
         for (w, bits) in self.targets.words().iter().enumerate() {
@@ -245,7 +245,8 @@ impl<P: Platform> Posted<P> {
                 if left == 0 {
                     break;
                 }
-                // After a stall, what could be taken back was; the rest is running and will end.
+                // After a stall, the call was taken back where possible; the other targets run it
+                // and end.
                 if respond::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back(me, w, left);
                     self.cancel(me);
@@ -284,8 +285,8 @@ impl<P: Platform> Posted<P> {
     }
 }
 
-/// Something unwinds past a call in flight. (Threads that the model checker leaves behind are
-/// unwound too, and can't wait.)
+/// Runs when something unwinds past a call in flight. (The model checker also unwinds the threads
+/// that it leaves behind, which can't wait.)
 #[cfg(not(loom))]
 impl<P: Platform> Drop for Posted<P> {
     fn drop(&mut self) {
@@ -295,8 +296,8 @@ impl<P: Platform> Drop for Posted<P> {
     }
 }
 
-/// Requests that a CPU has taken out of its mailbox. Those that it does not come to, since one
-/// unwinds, go back.
+/// Requests that a CPU has taken out of its mailbox. If a function unwinds, the requests that the
+/// CPU has not run go back into the mailbox.
 struct Taken<'a, P: Platform> {
     mailbox: &'a Mailbox<P>,
     word: usize,
@@ -311,7 +312,7 @@ impl<P: Platform> Drop for Taken<'_, P> {
     }
 }
 
-/// Runs what others want run here; says how many functions that were.
+/// Runs the functions that others have posted here; returns how many ran.
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let words = me.mailbox.from.words();
     let mut served = 0;
@@ -371,13 +372,13 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
     served
 }
 
-/// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it
-/// while the others do. Theirs run where they are kicked or poll: usually in interrupt context, so
-/// `f` must not wait, and should not unwind: it would through the handler that runs it. CPUs that
-/// are not online are passed over.
+/// Runs `f` on every CPU of `targets` and waits until all have run it. If this CPU is in the set,
+/// it runs `f` while the others do. The others run it where they are kicked or poll, usually in
+/// interrupt context. So `f` must not wait, and should not unwind: it would unwind through the
+/// handler that runs it. CPUs that are not online are skipped.
 ///
-/// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others
-/// are waited for, before `call_on` unwinds.
+/// When `f` unwinds on this CPU, `call_on` takes the call back from CPUs that have not begun it and
+/// waits for the others, before it unwinds itself.
 ///
 /// Never in a non-maskable handler ([`context`](crate::context)).
 ///
@@ -449,8 +450,8 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
     kicked
 }
 
-/// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing:
-/// D4.)
+/// Kicks those targets that are online, and counts them. (A CPU that went offline in the meantime
+/// needs no kick: D4.)
 #[inline(never)]
 pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
     let targets = P::system().online_of(targets);

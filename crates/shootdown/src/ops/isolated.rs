@@ -1,32 +1,34 @@
-//! Quiet CPUs: in user mode for long, and not to be interrupted for what user mode can't use.
+//! Isolated CPUs: they stay in user mode for long, and are not interrupted for entries that user
+//! mode can't use.
 //!
 //! A CPU that is isolated for one program (a poll loop of a packet processor, a simulation, a
 //! guest) is disturbed most by flushes of kernel ranges, which go to every CPU. In user mode it
-//! can't use a kernel address. So such a flush may leave it alone, if it forgets what it missed
-//! when it next enters the kernel, before it uses any address that may have changed.
+//! can't use a kernel address. So such a flush may leave the CPU alone, if the CPU invalidates what
+//! it missed when it next enters the kernel, before it uses any address that may have changed.
 //!
 //! The port opts in, CPU by CPU, by calling [`to_user`] on the way out and [`from_user`] on every
 //! way in: system calls, faults, interrupts, non-maskable ones too. A CPU that never calls them is
 //! never left alone.
 //!
 //! # How
-//! Changes of kernel ranges are counted (only once some CPU is isolated). A CPU publishes on which
-//! side of the border it is. A flush counts its change and then looks: CPUs in user mode are left
-//! out. A CPU that comes in publishes that first and then compares the count with the one it is
-//! current to; if there is more, it forgets everything. Of what changes while it is in the kernel
-//! it is notified, as ever.
+//! Changes of kernel ranges are counted (only once some CPU is isolated). A CPU publishes whether
+//! it is in user mode or in the kernel. A flush counts its change and then looks at the CPUs: it
+//! leaves out those in user mode. A CPU that enters the kernel publishes that first and then
+//! compares the count with the count that it is current to; if the count has grown, it invalidates
+//! everything. While the CPU is in the kernel, it is notified of changes like any other.
 //!
-//! What was unmapped [lazily](crate::lazy_unmap) in the space of an isolated CPU waits for the same
-//! moment: it forgets that on its way in.
+//! Pages that were unmapped [lazily](crate::lazy_unmap) in the space of an isolated CPU wait for
+//! the same moment: the CPU invalidates them on its way in.
 //!
 //! # What is not deferred
-//! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a
-//! walker reads them in user mode too, by speculation. Flushes of spaces, which concern user
-//! addresses (lazy unmappings aside). And where hardware broadcasts nobody is interrupted anyway.
+//! [`flush_everything`](crate::flush_everything) is not deferred, because it serves to free tables
+//! of the kernel's half, which a walker reads in user mode too, by speculation. Flushes of spaces
+//! are not deferred, because they concern user addresses (lazy unmappings aside). And where
+//! hardware broadcasts, no CPU is interrupted anyway.
 //!
-//! While a CPU is in user mode, an entry that is pending can still be used by a speculative access
-//! that never retires. Kernels that must not even leak a reused kernel page like that flush on the
-//! way in from untrusted code by other means, or leave these hooks out.
+//! While a CPU is in user mode, a speculative access that never retires can still use an entry
+//! whose invalidation is pending. A kernel that must not even leak a reused kernel page like that
+//! flushes by other means when it is entered from untrusted code, or does not use these hooks.
 //!
 //! # Invariants
 //! I1: a CPU in the kernel whose count is *n* has no entry older than the *n*-th change, unless the
@@ -36,9 +38,9 @@
 //! # Orderings
 //! | pair | the CPU that enters | the flush | what it guarantees |
 //! |---|---|---|---|
-//! | Q1 | "in the kernel"; **fence**; the count | tables, published; the count; **fence** (D4); who is in user mode | the CPU sees the change, or the flush sees the CPU |
-//! | Q2 | the count (Acquire); forget; walks | tables, published; the count (Release) | who is current to a change finds the tables as changed |
-//! | Q3 | kernel accesses over; "in user mode" (Release) | who is in user mode (Acquire) | what the CPU did through old entries is over when a flush leaves it out |
+//! | Q1 | "in the kernel"; **fence**; the count | tables, published; the count; **fence** (D4); which CPUs are in user mode | the CPU sees the change, or the flush sees the CPU |
+//! | Q2 | the count (Acquire); invalidate; walks | tables, published; the count (Release) | a CPU that is current to a change finds the tables as changed |
+//! | Q3 | kernel accesses over; "in user mode" (Release) | which CPUs are in user mode (Acquire) | the CPU's accesses through old entries are over when a flush leaves it out |
 
 use crate::base::cpu_set::Bits;
 use crate::base::sync::{Ordering, fence};
@@ -50,19 +52,20 @@ use crate::state::cpu::{Isolated, PerCpu};
 use crate::state::system::System;
 
 impl Isolated {
-    /// This CPU was notified of a change, and has forgotten what it was about. Of every earlier one
-    /// since it came into the kernel it was notified as well, or is being notified, and that is
-    /// waited for.
+    /// Records that this CPU was notified of a change and has invalidated for it. Earlier changes
+    /// since the CPU entered the kernel notified it as well, or are notifying it now and wait for
+    /// its acknowledgement.
     pub fn forgot(&self, change: u64) {
         self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
     }
 }
 
 impl<P: Platform> System<P> {
-    /// Counts a change of a kernel range that was published, if that is of use to anyone. To be
-    /// followed by the fence of Q1.
+    /// Counts a change of a kernel range that was published, if some CPU has opted in. The caller
+    /// executes the fence of Q1 after it.
     pub(crate) fn count_kernel_change(&self) -> Option<u64> {
-        // Who opts in at this moment is not left out: nothing is counted.
+        // If the first CPU opts in at this moment, the change is not counted, and no CPU is left
+        // out.
         let wanted = self.kernel_changes().wanted.load(Ordering::Relaxed);
         let count = &self.kernel_changes().count;
         // ORDERING: Q2, with the Acquire in `from_user`
@@ -84,8 +87,8 @@ impl<P: Platform> System<P> {
     }
 }
 
-/// This CPU leaves for user mode, and is not interrupted for kernel ranges until it comes back by
-/// [`from_user`].
+/// Publishes that this CPU leaves for user mode. It is not interrupted for kernel ranges until it
+/// comes back and calls [`from_user`].
 ///
 /// # Safety
 /// 1. Interrupts are off, and stay off until user mode.
@@ -102,9 +105,9 @@ pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
     isolated.in_user.store(true, Ordering::Release);
 }
 
-/// This CPU has come from user mode, or may have. Returns whether it had to forget everything.
-/// Before anything that uses a kernel address which may change; a non-maskable handler that comes
-/// in before this has returned calls it too.
+/// Publishes that this CPU has come from user mode, or may have. Returns whether it had to
+/// invalidate everything. Call it before anything that uses a kernel address which may change; a
+/// non-maskable handler that comes in before this has returned calls it too.
 pub fn from_user<P: Platform>(irqs: IrqsOff<'_, P>) -> bool {
     let me = PerCpu::<P>::here(irqs.pin());
     if !me.isolated.opted_in.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! A CPU comes and goes.
+//! CPUs come online and go offline.
 
 use core::fmt;
 
@@ -23,16 +23,15 @@ pub enum OnlineError {
     TooMany,
     /// [`Platform::slot`] has no state for this CPU.
     NoSlot,
-    /// The CPU has a space loaded: it is online, or must [`crate::leave`] first.
+    /// The CPU has a space loaded: it is online already, or must call [`crate::leave`] first.
     Loaded,
     /// The port's facts contradict each other.
     Facts(FactsError),
     /// The policy can't serve this hardware.
     Policy(PolicyError),
-    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and
-    /// this CPU.
+    /// Tags are machine-wide, and [`Platform::tags`] has no allocator for their width and this CPU.
     NoTags,
-    /// The tags of [`Platform::shared_tags`] are also slots', or wider than a tag.
+    /// The tags of [`Platform::shared_tags`] overlap with those of slots, or are wider than a tag.
     SharedTags,
 }
 
@@ -60,12 +59,12 @@ impl fmt::Display for OnlineError {
 
 impl core::error::Error for OnlineError {}
 
-/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked
-/// to take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any
-/// space. Never in a handler ([`context`](crate::context)).
+/// Brings this CPU online: empties its TLB and its tag slots; from now on the CPU takes part in
+/// kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any space. Never in
+/// a handler ([`context`](crate::context)).
 ///
-/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its
-/// TLB after.
+/// Every earlier change of kernel mappings is covered: the CPU joins the set first and empties its
+/// TLB after that.
 ///
 /// # Errors
 /// See [`OnlineError`]; nothing has changed then.
@@ -97,8 +96,8 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     }
     slots::forget_others(me.private.ids.as_ref(), None);
     P::system().set_online(cpu, true);
-    // ORDERING: join before the flush; partner: the fence of an initiator between its change and
-    // its read of the online set (`flush::everywhere::reach_all`).
+    // ORDERING: D4: join before the flush; partner: the fence of an initiator between its change
+    // and its read of the online set (`flush::everywhere::reach_all`).
     fence(Ordering::SeqCst);
     P::Regime::load_kernel();
     regime::invalidate::<P::Regime>(Invalidate::Everything, Reach::Local);
@@ -106,20 +105,21 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     Ok(())
 }
 
-/// Takes this CPU offline: it leaves its space, acknowledges what was asked of it, and is asked no
+/// Takes this CPU offline: it leaves its space, serves the requests that have arrived, and gets no
 /// more.
 ///
 /// # Safety
 /// 1. As [`leave`](crate::leave).
 /// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a
 ///    translation that may change, of the kernel's ranges or any other: no flush reaches this CPU,
-///    and each returns without it.
+///    and flushes return without it.
 pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
     // SAFETY: this function's contract.
     unsafe { switch::leave::<P>(pin) };
     P::system().set_online(pin.cpu(), false);
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
-    // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
+    // `tree::begin`. Either we find the request, or its initiator finds us offline and takes it
+    // back.
     fence(Ordering::SeqCst);
     let _ = respond::poll::<P>(pin);
 }

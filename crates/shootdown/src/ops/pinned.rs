@@ -1,19 +1,21 @@
 //! Pinned tags: devices that walk a space's tables under its tag.
 //!
 //! # The problem
-//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover
-//! may take it away, and no flush may stay on one CPU: nobody switches a device.
+//! A device that shares a process's addresses (SVA) is given the tag once and keeps it. A rollover
+//! must not take the tag away, and no flush may stay local to one CPU, because a device does not
+//! switch spaces as a CPU does.
 //!
 //! # The protocol
 //! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and
-//! fences; then the device may be told. From then on every flush of the space is broadcast,
-//! whatever the strategy ([`residency`](crate::residency), P6). The other way round the device
-//! forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag, which
-//! reaches what caches beside the device, and gives it back. Only then may another space get it.
+//! executes a fence; then the driver may give the tag to the device. From then on every flush of
+//! the space is broadcast, whatever the strategy ([`residency`](crate::residency), P6). To end
+//! this, the device first drops what it has cached. Then [`AddressSpace::unpin_tag`] broadcasts an
+//! invalidation of the tag, which reaches the caches beside the device, and gives the tag back.
+//! Only then may another space get it.
 //!
-//! What is invalidated reaches the device where hardware broadcasts to it (Arm: an SMMU that takes
-//! part in the CPUs' broadcasts). A cache of the device's own (ATC) is invalidated by its driver,
-//! after the flush.
+//! An invalidation reaches the device where hardware broadcasts to it (Arm: an SMMU that takes part
+//! in the CPUs' broadcasts). The driver invalidates a cache of the device's own (ATC), after the
+//! flush.
 
 use core::fmt;
 
@@ -30,10 +32,10 @@ use crate::tags::versioned::Versioned;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PinTagError {
-    /// Invalidations are not broadcast by machine-wide tags, so that a device would not learn of
-    /// them.
+    /// Invalidations are not broadcast by machine-wide tags, so they would not reach a device.
     NoBroadcast,
-    /// Tags must be more than CPUs and pinned spaces together, and would not be.
+    /// There must be more tags than CPUs and pinned spaces together; with one more pin there would
+    /// not be.
     NoPinLeft,
     /// The space is not pinned.
     NotPinned,
@@ -56,13 +58,13 @@ impl fmt::Display for PinTagError {
 impl core::error::Error for PinTagError {}
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives the space a tag that it keeps until it was unpinned as often as pinned, and returns
-    /// the one for user addresses, to be given to a device. From now on every flush of the space is
-    /// broadcast.
+    /// Gives the space a tag that it keeps until it was unpinned as often as pinned. Returns the
+    /// tag for user addresses, which the caller gives to a device. From now on every flush of the
+    /// space is broadcast.
     ///
     /// Call it with interrupts off, and not in handlers that may interrupt a function of this
-    /// library, which would wait for the lock of what they interrupt. Never in a non-maskable
-    /// handler ([`context`](crate::context)).
+    /// library: they would wait for a lock that the interrupted function holds. Never in a
+    /// non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// [`PinTagError::NoBroadcast`], [`PinTagError::NoPinLeft`].
@@ -72,7 +74,7 @@ impl<P: Platform> AddressSpace<P> {
         let wait = || {
             let _ = P::relax(pin);
         };
-        // SAFETY: the library's CPUs, in this call as in all.
+        // SAFETY: this call names the same CPUs as every other.
         match unsafe { tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) } {
             Ok(tag) => {
                 self.residency.pin();
@@ -83,14 +85,14 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Takes one pin back. From now on flushes of the space need not be broadcast, if it was the
-    /// last.
+    /// Takes one pin back. If it was the last, flushes of the space need not be broadcast from now
+    /// on.
     ///
-    /// Call it as [`pin_tag`](Self::pin_tag).
+    /// Call it in the same contexts as [`pin_tag`](Self::pin_tag).
     ///
     /// # Safety
     /// The device that the pin was for makes no access and no walk under the tag any more, and has
-    /// forgotten what it had cached itself.
+    /// dropped what it had cached itself.
     ///
     /// # Errors
     /// [`PinTagError::NotPinned`].
@@ -111,8 +113,8 @@ impl<P: Platform> AddressSpace<P> {
         let wait = || {
             let _ = P::relax(pin);
         };
-        // SAFETY: the device has done (this function's contract), and what was cached beside it is
-        // gone.
+        // SAFETY: the device no longer uses the tag (this function's contract), and what was cached
+        // beside it was invalidated above.
         unsafe { tags.unpin(self.space_tag(), wait) };
         Ok(())
     }

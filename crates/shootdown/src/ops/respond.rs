@@ -1,24 +1,26 @@
-//! The responder: what a CPU does when it is kicked, when it waits for others, and when it finds
-//! out by itself that its loaded space has changed.
+//! The responder: what a CPU does when it is kicked, when it waits for others, and when it finds by
+//! itself that its loaded space has changed.
 //!
 //! Nothing here allocates, takes a lock, or waits, so it may run in any interrupt handler. A
 //! handler that interrupts another run of itself on the same CPU leaves its work to that run.
 //!
 //! # What a kick does
 //! [`on_kick`] serves, in this order: large calls ([`tree::drain`]), the loaded space
-//! ([`catch_up`]), posted calls ([`call::drain`]). [`poll`] and every turn of a wait loop do the
-//! same, so that two CPUs that wait for each other go on.
+//! ([`catch_up`]), posted calls ([`call::drain`]). [`poll`] does the same, and so does a wait loop
+//! (every turn looks for calls, every eighth also at the space), so that two CPUs that wait for
+//! each other both make progress.
 //!
 //! # What catching up does
-//! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current
-//! to with the space's, and invalidates what lies between. A request that came with a range is a
-//! hint that saves looking the range up.
+//! A CPU never executes "requests"; it *catches up*: it compares the generation up to which its
+//! slot is current with the space's generation, and invalidates what changed in between. A request
+//! that carries a range is a hint that saves reading the log.
 //!
 //! | # | condition, in order | action | slot's generation |
 //! |---|---|---|---|
 //! | 1 | nothing loaded | acknowledge | – |
-//! | 1a | the space is loaded under a tag for all CPUs | acknowledge: who asks will broadcast | – |
-//! | 1b | the space has such a tag | load it under that | – |
+//! | 1a | the space is loaded under a global tag | acknowledge: the initiator will broadcast | – |
+//! | 1b | the space has a global tag | load the space under it | – |
+//! | 1c | hardware invalidates on every CPU | acknowledge; where it reports completion too early, the number of the last broadcast | – |
 //! | 2 | hint for another space | leave that space's set (`call` side), acknowledge | – |
 //! | 3 | hint's generation ≤ the slot's | acknowledge, without touching the space's line | – |
 //! | 4 | the space's generation = the slot's | acknowledge | – |
@@ -28,15 +30,16 @@
 //! | 8 | every missed step is in the range log, together below the ceiling | replay them | the space's |
 //! | 9 | otherwise | invalidate the tag | the space's |
 //!
-//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so, no missed step freed
-//! tables, and they run in the kick's handler: with interrupts off, and back in user code only
+//! Rows 7 to 9 acknowledge *before* they invalidate when the policy allows it, no missed step freed
+//! tables, and they run in the kick's handler: interrupts are off, and user code runs again only
 //! after the invalidation, so no access through the old entries can come between. (A non-maskable
-//! handler that touches user memory must ask [`crate::user_access_ok`] first.)
+//! handler that touches user memory must call [`crate::user_access_ok`] first.)
 //!
 //! # Invariants
 //! I1 (master): a slot's generation advances only after every step up to it was invalidated; with
-//! an early acknowledgement, before anything on this CPU could look at it. I2: the generation is
-//! read once, before the invalidation; entries filled after it see at least those table stores.
+//! an early acknowledgement it advances before, while nothing on this CPU can read it. I2: the
+//! generation is read once, before the invalidation; entries filled after it see at least those
+//! table stores.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -44,7 +47,7 @@
 //! | F2 the space's generation read | Acquire | F1 in [`flush`](crate::flush) | walks after the invalidation see the tables of that generation |
 //! | F4 the acknowledgement stored | Release | F3 in [`flush`](crate::flush) | the invalidation comes before it, or no access of this CPU can come between |
 //! | E2 the number of a sync acknowledged | Release | E2 in `flush/broadcast.rs` | the CPU has been in the kernel since that sync |
-//! | `serving`, `again` | compiler fences | this CPU's handlers | one CPU talks to itself: program order is enough |
+//! | `serving`, `again` | compiler fences | this CPU's handlers | one CPU synchronizes with its own handlers: program order is enough |
 
 use crate::base::ids::{CpuId, Generation};
 use crate::base::sync::{AtomicBool, Ordering, compiler_fence};
@@ -66,15 +69,15 @@ use crate::tags::slots::Slot;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an unanswered kick must be repeated before user code runs"]
 pub enum Served {
-    /// Yes, or it will be before this CPU runs user code.
+    /// Yes, or it will be acknowledged before this CPU runs user code.
     Done,
-    /// No: a non-maskable handler came in the middle of a switch. Raise a maskable interrupt on
-    /// this CPU that calls [`on_kick`] again.
+    /// No: a non-maskable handler interrupted a switch. Raise a maskable interrupt on this CPU that
+    /// calls [`on_kick`] again.
     Again,
 }
 
 /// The body of the interrupt handler that [`Platform::kick`] raises. Interrupts are off, so that no
-/// handler makes an access between an early acknowledgement and the invalidation. From a
+/// handler makes an access between an early acknowledgement and the invalidation. For a call from a
 /// non-maskable handler, see [`Served::Again`].
 pub fn on_kick<P: Platform>(irqs: IrqsOff<'_, P>) -> Served {
     let me = PerCpu::<P>::here(irqs.pin());
@@ -83,8 +86,8 @@ pub fn on_kick<P: Platform>(irqs: IrqsOff<'_, P>) -> Served {
     serve(irqs.pin(), me, Occasion::Kick)
 }
 
-/// Does what others wait for, if anything: for lock spins, wait loops, and kernels that poll.
-/// Without interrupts off it is safe too: a handler that comes in between leaves its work to this
+/// Serves what others wait for, if there is anything: for lock spins, wait loops, and kernels that
+/// poll. It is safe with interrupts on too: a handler that comes in between leaves its work to this
 /// call. Non-maskable handlers may call it, see [`Served::Again`].
 pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
     serve(pin, PerCpu::<P>::here(pin), Occasion::Poll)
@@ -92,7 +95,7 @@ pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
 
 /// May code in a non-maskable handler touch user memory of `space` on this CPU now?
 ///
-/// Not while a switch or an invalidation that was already acknowledged is under way.
+/// It may not while a switch, or an invalidation that was already acknowledged, is under way.
 #[must_use]
 pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> bool {
     let me = PerCpu::<P>::here(pin);
@@ -102,11 +105,11 @@ pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> boo
         && !me.rare.serving.load(Ordering::Relaxed)
 }
 
-/// One turn of a wait loop: what [`Platform::relax`] asks for, then what others wait for.
+/// One turn of a wait loop: calls [`Platform::relax`], then serves others.
 ///
-/// Functions and large calls are looked for on every turn. The own space's generation is not: its
-/// line is the one that all initiators of the space write, and a CPU with interrupts on is kicked
-/// anyway. A CPU that waits with interrupts off finds it on every eighth turn.
+/// Every turn looks for posted functions and large calls. It does not look at the generation of the
+/// own space: all initiators of the space write that line, and a CPU with interrupts on is kicked
+/// anyway. A CPU that waits with interrupts off reads it on every eighth turn.
 pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(), Stalled> {
     let relaxed = P::relax(pin);
     serve_turn::<P>(pin, turn);
@@ -128,7 +131,7 @@ pub(crate) fn may_wait<P: Platform>(me: &PerCpu<P>) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Occasion {
-    /// An interrupt, with interrupts off: nothing of this CPU comes between an acknowledgement and
+    /// An interrupt, with interrupts off: nothing on this CPU comes between an acknowledgement and
     /// the invalidation.
     Kick,
     /// Task context, perhaps with interrupts on.
@@ -138,9 +141,8 @@ enum Occasion {
 }
 
 fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Served {
-    // On the way out of a space that this CPU leaves while it serves others, it serves again when
-    // that is over: only a switch, which has interrupts off, asks a non-maskable handler to come
-    // back.
+    // If this CPU leaves a space while it serves others, that run serves once more when it ends.
+    // Only a switch, which has interrupts off, makes a non-maskable handler return `Again`.
     let leaves = me.rare.serving.load(Ordering::Relaxed);
     if is_switching(me) && !leaves {
         return Served::Again;
@@ -155,7 +157,7 @@ fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Serve
     Served::Done
 }
 
-/// Serves whatever there is.
+/// Serves everything that others wait for.
 fn everything<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -165,7 +167,7 @@ fn everything<P: Platform>(
     let catch_up = || catch_up(cpu, me, None, early, None);
     // With pull delivery the kick itself is the request; with push only a deferred flush is pulled.
     let pulls = P::policy().delivery == Delivery::Pull;
-    // Large calls first: most of them are flushes that catch up by themselves, once acknowledged.
+    // Large calls first: most of them are flushes, whose function catches up by itself.
     let ran = match P::system().trees_in_flight() {
         0 => 0,
         active => tree::drain(cpu, me, early, active),
@@ -178,13 +180,12 @@ fn everything<P: Platform>(
     (ran, caught_up)
 }
 
-/// Runs `work` unless this CPU is in the middle of such work already; then everything is served
-/// again when that is over, and `false` says so.
+/// Runs `work`, unless this CPU is in the middle of such work already. In that case it returns
+/// `false`, and the interrupted work serves everything once more when it ends.
 ///
-/// When the work unwinds, this CPU is in the middle of it no more, and what was left is served next
-/// time.
+/// When `work` unwinds, the CPU counts as no longer serving, and the next run serves what was left.
 ///
-/// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
+/// One CPU synchronizes with its own handlers here: program order is enough, and compiler fences
 /// keep it.
 pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
     let Rare { serving, again, .. } = &me.rare;
@@ -195,8 +196,8 @@ pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl Fn
     let at_work = Serving::begin(serving);
     work();
     drop(at_work);
-    // A handler that came while `serving` was set has set `again`; one that comes after serves by
-    // itself.
+    // A handler that came while `serving` was set has set `again`; a handler that comes later
+    // serves by itself.
     while again.load(Ordering::Relaxed) {
         again.store(false, Ordering::Relaxed);
         let _at_work = Serving::begin(serving);
@@ -205,7 +206,7 @@ pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl Fn
     true
 }
 
-/// This CPU is in the middle of serving, until the value is dropped.
+/// Marks this CPU as serving, until the value is dropped.
 struct Serving<'a>(&'a AtomicBool);
 
 impl<'a> Serving<'a> {
@@ -224,7 +225,7 @@ impl Drop for Serving<'_> {
     }
 }
 
-/// What a request says about the change it is about.
+/// What a request says about its change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hint {
     pub generation: Generation,
@@ -234,7 +235,7 @@ pub(crate) struct Hint {
 /// What the CPU did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Response {
-    /// Nothing was loaded, or a lazy CPU may wait.
+    /// Nothing was loaded, or the CPU is lazy and may wait.
     Nothing,
     /// It was current already.
     Current,
@@ -247,8 +248,8 @@ pub(crate) enum Response {
 /// What to invalidate.
 #[allow(clippy::large_enum_variant)] // lives on the stack for the length of one acknowledgement
 enum Plan {
-    /// One step, by far the most frequent: apart from the others, so that no array of them is
-    /// filled and copied.
+    /// One step, by far the most frequent case. It has a variant of its own so that no array of
+    /// steps is filled and copied.
     Step(Step),
     /// These steps.
     Steps(Steps),
@@ -266,8 +267,8 @@ impl Plan {
     }
 }
 
-/// Brings the loaded space's slot up to the space's generation. `ack` is called exactly once, as
-/// soon as this CPU makes no access through older entries.
+/// Brings the loaded space's slot up to the space's generation. Fires `to` exactly once, as soon as
+/// this CPU makes no access through older entries.
 ///
 /// `may_ack_early` says that interrupts are off, so that no handler of this CPU makes an access
 /// between the acknowledgement and the invalidation.
@@ -308,8 +309,8 @@ pub(crate) fn catch_up<P: Platform>(
         return Response::Current;
     }
     if broadcast {
-        // Hardware invalidates here. Where it says too early that it has, to have been interrupted
-        // is all that is missing.
+        // The hardware invalidates on this CPU. Where it reports completion too early, the CPU only
+        // has to have been interrupted.
         if P::Regime::facts().errata.completes_early {
             // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`; E2 in
             // `flush::broadcast`
@@ -339,10 +340,10 @@ pub(crate) fn catch_up<P: Platform>(
     let early = may_ack_early && policy.early_ack && !freed_tables;
     let mut ack = Some(ack);
     if early {
-        // The generation goes with the acknowledgement, ahead of the invalidation, because both are
-        // on the line that the initiator is about to fetch: writing it later would take the line
-        // away again. Until the invalidation is done, nothing on this CPU looks at it: interrupts
-        // are off, and a non-maskable kick finds this CPU serving (I1).
+        // The generation is stored with the acknowledgement, ahead of the invalidation, because
+        // both are on the line that the initiator is about to fetch: a later store would take the
+        // line away again. Until the invalidation is done, nothing on this CPU reads the
+        // generation: interrupts are off, and a non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
         // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
@@ -366,8 +367,8 @@ pub(crate) fn catch_up<P: Platform>(
     regime::sync_here::<P::Regime>();
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
-        // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`: done before it
-        // says so
+        // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`: the
+        // invalidation comes before the acknowledgement
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }
@@ -406,7 +407,7 @@ fn plan<P: Platform>(
     Plan::Tag { freed_tables: steps.freed_tables() }
 }
 
-/// Invalidates several steps under a slot's tag, which is loaded, and settles.
+/// Invalidates several steps under a slot's tag, which is loaded, and syncs.
 pub(crate) fn invalidate_steps<P: Platform>(me: &PerCpu<P>, slot: Slot, steps: &Steps) {
     for step in steps.as_slice() {
         invalidate_step(me, slot, *step);
@@ -444,31 +445,32 @@ fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
     me.stats.invalidated_tags.inc();
 }
 
-/// Is the CPU between two spaces? Then a (non-maskable) handler can't do anything now.
+/// Is the CPU between two spaces? Then a (non-maskable) handler can't serve anything now.
 pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
     me.loaded() == Loaded::SWITCHING
 }
 
-/// Forgets everything under the loaded tag without saying so: for work that can't wait for the
-/// catching up it has interrupted. Over-flushing is always legal; the slot's generation stays.
+/// Invalidates everything under the loaded tag without an acknowledgement, for a handler that can't
+/// wait for the catching up that it has interrupted. It is always correct to invalidate more; the
+/// slot's generation stays.
 pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
     invalidate_tag(me, me.order().current());
     regime::sync_here::<P::Regime>();
 }
 
-/// Forgets everything under whatever tag, without saying so: for a handler that has interrupted a
-/// switch. The slot that the switch goes to stays older than it is, and is caught up with when it
-/// is next asked.
+/// Invalidates everything under every tag without an acknowledgement, for a handler that has
+/// interrupted a switch. The slot that the switch loads keeps a generation older than its entries,
+/// so it catches up at the next request.
 pub(crate) fn forget_everything<P: Platform>() {
     P::Regime::invalidate(Invalidate::Everything, Reach::Local);
     regime::sync_here::<P::Regime>();
 }
 
-/// A kick has come: asks for the lines that catching up will read, and for the one that
-/// acknowledges, so that they travel together.
+/// A kick has come: prefetches the lines that catching up will read, and the line of the
+/// acknowledgement, so that the transfers overlap.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
-    // Between two spaces, one of which it names still, this CPU may have left that one's set, and
-    // its owner may have freed it.
+    // Between two spaces, `private.space` still names one of them. This CPU may have left that
+    // space's set already, and its owner may have freed it.
     if P::policy().delivery != Delivery::Pull || is_switching(me) {
         return;
     }
@@ -507,9 +509,10 @@ pub(crate) unsafe fn push<P: Platform>(
     catch_up(cpu, me, Some(*hint), ack.early, Some(ack));
 }
 
-/// The function of a large pulled flush: catch up; or leave, if here only lazily or as a stale
-/// member. (A large set is not filtered CPU by CPU, which would cost more than it saves; instead a
-/// CPU that did not need to be notified sees to it that it is not notified again.)
+/// The function of a large pulled flush: catch up; or leave the space, if the CPU is only lazy in
+/// it or a stale member. (A large set is not filtered CPU by CPU, which would cost more than it
+/// saves. Instead a CPU that did not need the notification leaves, so that it is not notified
+/// again.)
 pub(crate) unsafe fn pull<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -528,7 +531,7 @@ pub(crate) unsafe fn pull<P: Platform>(
     }
 }
 
-/// The function of a large pulled flush of many spaces: catch up, whichever is loaded.
+/// The function of a large pulled flush of many spaces: catch up with whichever space is loaded.
 pub(crate) unsafe fn catch_up_any<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,

@@ -1,4 +1,4 @@
-//! A space leaves CPUs: one that is there for nothing, or all of them, because the space ends.
+//! CPUs leave a space: a stale member leaves by itself, or all leave because the space ends.
 
 use core::fmt;
 
@@ -17,8 +17,8 @@ use crate::state::space::AddressSpace;
 pub enum RetireError {
     /// This CPU still runs in the space; switch it away first.
     Loaded(CpuId),
-    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller
-    /// can't wait.
+    /// Lazy CPUs must be made to leave, or a CPU is in the middle of a switch, and the caller can't
+    /// wait.
     WouldWait,
     /// A lazy CPU did not leave in time.
     Stalled,
@@ -64,21 +64,21 @@ impl<P: Platform> AddressSpace<P> {
                 return;
             }
             switch::forget_membership(me, self);
-            self.residency.cpus.remove(cpu); // the last touch, as in `switch::unload`
+            self.residency.cpus.remove(cpu); // the last access, as in `switch::unload`
         }
     }
 
     /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
-    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds
+    /// Entries under remembered tags may stay on CPUs: the id is never reused, so no switch finds
     /// them.
     ///
     /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or
-    /// gone elsewhere before (the kernel's own reference count, dropped after
+    /// left it before (the kernel's own reference count, dropped after
     /// [`enter_lazy`](crate::enter_lazy), says so). Never in a non-maskable handler
     /// ([`context`](crate::context)).
     ///
     /// # Errors
-    /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
+    /// See [`RetireError`]. The space is still intact; remove the cause and retire it again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
         if self.residency.is_pinned() {
             return Err(RetireError::Pinned);
@@ -96,7 +96,7 @@ impl<P: Platform> AddressSpace<P> {
                         lazy.insert(cpu);
                         break;
                     }
-                    // The CPU is on its way from or to some space; it takes a few instructions.
+                    // The CPU is switching from or to some space, which takes a few instructions.
                     View::Switching if !respond::may_wait(PerCpu::<P>::here(pin)) => {
                         return Err(RetireError::WouldWait);
                     }
@@ -109,7 +109,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         if lazy.contains(me) {
             let here = PerCpu::<P>::here(pin);
-            // A handler that comes in between waits with its work until the root is loaded.
+            // A handler that comes in between leaves its work until the root is loaded.
             let unload = || switch::unload::<P>(here, me);
             if !respond::exclusively(me, here, unload) {
                 return Err(RetireError::WouldWait);
@@ -135,7 +135,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// No CPU has the space loaded, and none will.
+    /// Gives the global tag back: no CPU has the space loaded, and none will.
     fn release_shared_tag(&self) {
         if let (Some(tags), Some(tag)) = (family::shared::<P>(), self.shared_tag().take()) {
             // SAFETY: the tag was this space's alone, no CPU has the space loaded, and none will

@@ -1,25 +1,26 @@
-//! Large calls as trees: neither sending to nor hearing from 4096 CPUs is a loop of one CPU or a
-//! fight over one line.
+//! Large calls as trees: to reach 4096 CPUs, no CPU sends to each in a loop, and the
+//! acknowledgements do not all contend for one line.
 //!
-//! A large call is not posted to each target. It is written once into one of the system's few
-//! [`TreeCall`]s; kicked CPUs find it there by one bit on a line all of them share.
-//! Acknowledgements are counted: per group of 16 CPUs, then per word of 64; the last of a word
-//! writes one line that the initiator reads. Where one kick can't reach everyone at the cost of
-//! one, only the first CPU of each word is kicked and kicks its word on.
+//! A large call is not posted to each target. The initiator writes it once into one of the system's
+//! few [`TreeCall`]s; kicked CPUs find it there by one bit on a line that all of them share.
+//! Acknowledgements are counted: per group of 16 CPUs, then per word of 64; the last CPU of a word
+//! writes one line that the initiator reads. Where one kick can't reach all CPUs for the cost of
+//! one, the initiator kicks only the first CPU of each word, and that CPU kicks the rest of its
+//! word.
 //!
 //! # Invariants
 //! I1: a tree call is rewritten only when every target of its last call has acknowledged. I2: each
-//! target acknowledges a ticket once, by whoever takes the CPU's `acked_trees` entry to that
-//! ticket. I3: counters are at rest (0) when a call begins; the last CPU to count resets its
-//! counter before it counts upward.
+//! target's acknowledgement of a ticket is counted once, by the CPU that raises the target's
+//! `acked_trees` entry to that ticket. I3: counters are 0 when a call begins; the last CPU to count
+//! in a group or word resets that counter before it counts one level up.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | T1 ticket stored | Release | T2 | who sees the ticket sees function and targets |
+//! | T1 ticket stored | Release | T2 | a CPU that reads the ticket sees function and targets |
 //! | T2 ticket loaded, and again after a fence | Acquire | T1, and the release fence after the claim | targets read between belong to the ticket |
 //! | T3 counters | AcqRel | each other | the chain of counts carries every function's effects upward |
-//! | T4 *done* stored / loaded | Release / Acquire | each other | and to the initiator |
+//! | T4 *done* stored / loaded | Release / Acquire | each other | the initiator sees those effects |
 
 use crate::base::cpu_set::{Bits, GROUP, GROUPS, Mask, WORD};
 use crate::base::ids::CpuId;
@@ -31,15 +32,15 @@ use crate::port::regime::Regime;
 use crate::state::calls::TreeCall;
 use crate::state::cpu::PerCpu;
 
-/// Words beyond which kicks are passed on by the first CPU of each word. Below, the initiator's own
-/// sends (one per cluster) end sooner than a second interrupt would arrive. (The model checker has
-/// no room for so many CPUs.)
+/// Number of words above which the first CPU of each word passes the kick on. Below it, the
+/// initiator's own sends (one per cluster) end sooner than a second interrupt would arrive. (The
+/// model checker has no room for so many CPUs.)
 const FORWARD_ABOVE: usize = if cfg!(loom) { 0 } else { 8 };
 
 const CLAIMED: u64 = u64::MAX;
 
 impl<P: Platform> TreeCall<P> {
-    /// Counts one CPU's acknowledgement upward.
+    /// Counts one CPU's acknowledgement, and passes it up where it completes a group or a word.
     #[inline(never)]
     pub(crate) fn count(&self, cpu: CpuId, ticket: u64) {
         let w = cpu.index() / WORD;
@@ -71,12 +72,11 @@ pub(crate) struct Begun<'a, P: Platform> {
     index: usize,
     ticket: u64,
     targets: CpuSetOf<P>,
-    /// Of the targets, those that were not online, and were acknowledged for: they pass nothing
-    /// on.
+    /// Targets that were not online. The initiator acknowledged for them, and they pass no kick on.
     absent: CpuSetOf<P>,
 }
 
-/// Writes a large call down; `None` when all places are taken.
+/// Writes a large call into a free place; `None` when all places are taken.
 ///
 /// # Safety
 /// `func` may be run with `data` on each target until [`Begun::wait`] has returned.
@@ -127,16 +127,16 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
     Some(begun)
 }
 
-/// Takes the right to acknowledge a ticket for a CPU (I2).
+/// Claims the right to acknowledge a ticket for a CPU (I2).
 #[inline(never)]
 fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool {
     let acked = &state.mailbox.acked_trees[index];
-    // Tickets grow, so a claim for an old one, however late, fails.
+    // Tickets grow, so a late claim for an old ticket fails.
     acked.load(Ordering::Relaxed) < ticket && acked.fetch_max(ticket, Ordering::AcqRel) < ticket
 }
 
 impl<P: Platform> Begun<'_, P> {
-    /// Kicks the targets, or the first of each word. When that fails, the call is taken back.
+    /// Kicks the targets, or the first of each word. If that fails, the call is taken back.
     #[inline(never)]
     pub fn kick(&self) -> Result<(), CallError> {
         let call = &P::system().trees[self.index];
@@ -144,9 +144,10 @@ impl<P: Platform> Begun<'_, P> {
         if call.forward.load(Ordering::Relaxed) {
             for (word, absent) in first.words_mut().iter_mut().zip(self.absent.words()) {
                 let lowest = *word & word.wrapping_neg();
-                // A first CPU that was acknowledged for passes nothing on, though it may have come
-                // online since: kick its whole word from here. One that leaves now looks for
-                // requests when it has (D4), and passes the kick on.
+                // If the initiator has acknowledged for the first CPU of a word, that CPU passes
+                // nothing on, even if it has come online since: kick its whole word from here. A
+                // CPU that goes offline now looks for requests afterwards (D4), and passes the kick
+                // on.
                 if lowest & !absent != 0 {
                     *word = lowest;
                 }
@@ -157,7 +158,7 @@ impl<P: Platform> Begun<'_, P> {
         })
     }
 
-    /// Acknowledges for every target that has not begun; returns one of those.
+    /// Acknowledges for every target that has not begun; returns one of them.
     #[inline(never)]
     fn take_back(&self) -> Option<CpuId> {
         let call = &P::system().trees[self.index];
@@ -171,8 +172,8 @@ impl<P: Platform> Begun<'_, P> {
         one
     }
 
-    /// Waits until every target has acknowledged, or, when the platform gives up, until those that
-    /// have begun have.
+    /// Waits until every target has acknowledged or, when the platform gives up, until the targets
+    /// that have begun the call have acknowledged.
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
         let done = self.wait_for_all(pin);
         core::mem::forget(self);
@@ -191,8 +192,8 @@ impl<P: Platform> Begun<'_, P> {
             if *bits == 0 {
                 continue;
             }
-            // The last word to be notified is the last to acknowledge; once it has, the others
-            // probably have, and their lines can travel together.
+            // The last word to be notified is the last to acknowledge. Once it has, the others
+            // probably have too, and their lines are prefetched so that the transfers overlap.
             if acknowledged {
                 for ahead in acks[..w].iter().rev().take(READ_AHEAD) {
                     prefetch(&ahead.done);
@@ -208,7 +209,7 @@ impl<P: Platform> Begun<'_, P> {
         }
         let mark = 1 << self.index;
         system.active_trees.0.fetch_and(!mark, Ordering::AcqRel);
-        // ORDERING: Release, with the claim in `begin`: the place is free when all is read
+        // ORDERING: Release, with the claim in `begin`: the place is free when everything was read
         call.ticket.store(0, Ordering::Release);
         match stalled {
             None => Ok(()),
@@ -220,7 +221,8 @@ impl<P: Platform> Begun<'_, P> {
     }
 }
 
-/// Something unwinds past a large call in flight, as past one that was [posted](crate::call).
+/// Runs when something unwinds past a large call in flight, as for a call that was
+/// [posted](crate::call).
 #[cfg(not(loom))]
 impl<P: Platform> Drop for Begun<'_, P> {
     fn drop(&mut self) {
@@ -229,10 +231,11 @@ impl<P: Platform> Drop for Begun<'_, P> {
     }
 }
 
-/// Lines read ahead while acknowledgements are collected: about what a core keeps in flight.
+/// Number of lines that are prefetched while acknowledgements are collected: about as many as a
+/// core keeps in flight.
 pub(crate) const READ_AHEAD: usize = 8;
 
-/// Runs those of the large calls `active` that concern this CPU; says how many.
+/// Runs those of the large calls `active` that concern this CPU; returns how many ran.
 #[inline(never)]
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, mut active: u64) -> u64 {
     let system = P::system();
@@ -254,8 +257,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, mut ac
         if ticket == 0 || ticket == CLAIMED || bits & mine == 0 {
             continue;
         }
-        // From here to our acknowledgement the call can't end (I1), unless it was acknowledged
-        // already.
+        // The call can't end until we acknowledge (I1), unless the initiator has acknowledged for
+        // us already; `claim_ack` below finds that out.
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
         let forward = call.forward.load(Ordering::Relaxed) && bits & bits.wrapping_neg() == mine;
@@ -286,8 +289,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, mut ac
     served
 }
 
-/// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be
-/// reached is the initiator's stall to report.
+/// Passes a kick on. If that fails, each CPU is tried by itself; if one can't be reached, the
+/// initiator's wait stalls and reports it.
 fn pass_on<P: Platform>(rest: &CpuSetOf<P>) {
     let rest = P::system().online_of(rest);
     if rest.is_empty() || P::kick(&rest).is_ok() {

@@ -1,11 +1,11 @@
-//! Contexts: where each function may be called, and what sees to it.
+//! Contexts: where each function may be called, and what enforces it.
 //!
 //! # The problem
-//! A flush decides from what CPUs have published whom it must notify, and returns when what they
-//! publish says that they use no older entry. So a function that publishes in the wrong context (a
-//! handler that interrupted a switch, a CPU that goes on with what it said it would not use) makes
-//! a later flush return too early, and nothing faults. What a context must be is therefore part of
-//! a function's type: an argument that proves it, or `unsafe` with a contract where nothing can.
+//! A flush decides from the published state of CPUs which of them it must notify, and returns when
+//! that state says that they use no older entry. If a function publishes in the wrong context (in a
+//! handler that interrupted a switch, or on a CPU that then still uses older entries), a later
+//! flush returns too early, and no fault reports it. The required context is therefore part of a
+//! function's type: an argument that proves it, or `unsafe` with a contract where no argument can.
 //!
 //! # Contexts
 //! | context | is | interrupts |
@@ -16,10 +16,10 @@
 //! | NMI | a non-maskable handler (NMI, machine check). It may have interrupted anything, a switch too | off |
 //!
 //! # What is allowed where, and what enforces it
-//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller
-//! acknowledges for it. *Run time*: it is looked at, and the function refuses or does what is right
-//! there. **An NMI calls nothing of this library but the functions whose row names it**: that is
-//! contract 9 of [`Platform`].
+//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller is
+//! responsible. *Run time*: the function checks it, and refuses or does what is right there. **An
+//! NMI calls no function of this library except those whose row allows it**: that is contract 9 of
+//! [`Platform`].
 //!
 //! | function | task | handler | NMI | enforced by |
 //! |---|---|---|---|---|
@@ -29,36 +29,36 @@
 //! | [`return_to_user`] | interrupts off | its way out | no | contract |
 //! | [`to_user`] | interrupts off | its way out | its way out | contract |
 //! | [`from_user`] | interrupts off | yes | yes | type |
-//! | [`on_kick`] | interrupts off | yes | yes, and again if it says so | type; run time ([`Served`]) |
-//! | [`tick`] | interrupts off | yes | no | type; run time: nothing is done inside a switch |
+//! | [`on_kick`] | interrupts off | yes | yes, and again if it returns so | type; run time ([`Served`]) |
+//! | [`tick`] | interrupts off | yes | no | type; run time: inside a switch it does nothing |
 //! | [`poll`] | yes | yes | yes | run time: a nested call leaves its work to the outer one |
-//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it answers from what is published |
-//! | [`flush`], [`begin_flush`], [`complete_pending`], [`accessed_cleared`] | yes | yes; others are notified and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU forgets everything |
+//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it only reads what is published |
+//! | [`flush`], [`begin_flush`], [`complete_pending`], [`accessed_cleared`] | yes | yes; others are notified and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU invalidates everything |
 //! | [`flush_kernel`], [`flush_everything`] | yes | yes, where no other CPU is concerned | no | the same |
 //! | [`Gather`], [`Deferred`], [`Batch`], [`LazyUnmapping`], [`Held`] | yes | as the flush that they end in | no | the same; types: what may be freed comes out of them |
-//! | [`Ticket::poll`], [`Deferred::poll`], [`is_pending`] | yes, on any CPU | yes | no | nothing to enforce: they ask what has been published |
+//! | [`Ticket::poll`], [`Deferred::poll`], [`is_pending`] | yes, on any CPU | yes | no | nothing to enforce: they only read what is published |
 //! | [`Ticket::wait`], [`Deferred::wait`] | yes | no | no | run time: [`FlushError::WouldWait`] |
 //! | [`call_on`] | yes | where no other CPU is concerned | no | run time: [`CallError::WouldWait`], [`CallError::Reentered`] |
-//! | [`retire`] | yes | where nobody need be asked | no | run time: [`RetireError`] |
-//! | [`pin_tag`] | interrupts off | no | no | nothing: it takes a lock, and misuse waits for ever but falsifies nothing |
+//! | [`retire`] | yes | where no other CPU must leave the space | no | run time: [`RetireError`] |
+//! | [`pin_tag`] | interrupts off | no | no | nothing: it takes a lock, and misuse waits for ever but breaks no invariant |
 //! | [`unpin_tag`] | interrupts off | no | no | contract |
-//! | [`spurious_fault`], [`fault_resolved`] | fault | yes | no | nothing to enforce: they forget more than they must, on this CPU |
+//! | [`spurious_fault`], [`fault_resolved`] | fault | yes | no | nothing to enforce: they invalidate more than they must, on this CPU |
 //! | [`AddressSpace::new`], reading functions, counters | yes | yes | yes | nothing to enforce |
 //! | [`Generations::activate`], [`activate_fresh`], [`Generations::pin`], [`Generations::unpin`], [`CpuTag::loaded`], [`CpuTag::deactivate`] | interrupts off | no | no | contract: a wrong set of CPUs gives a tag to two spaces |
 //! | [`BroadcastTags::assign`], [`BroadcastTags::release`] | yes | no; `release` yes | no | contract |
 //! | [`PreemptedWord::stopped`], [`PreemptedWord::resumes`] | in the hypervisor | | | contract |
-//! | [`Residency`], [`SharedTag`] | yes | yes | no | nothing: parts to build with; those of a space are not to be had from outside |
+//! | [`Residency`], [`SharedTag`] | yes | yes | no | nothing: they are parts to build with; those of a space can't be reached from outside |
 //!
-//! Not a matter of contexts, and known to nobody but the caller: that entries are changed before
-//! their flush is asked for, that a request names all that was changed, and that the lock of the
-//! tables is held where a function says so.
+//! Only the caller can know three things, and they do not depend on the context: that entries are
+//! changed before their flush is requested, that a request names everything that was changed, and
+//! that the lock of the tables is held where a function says so.
 //!
 //! # Traits on which the library relies
 //! | trait | implemented by | a wrong implementation is |
 //! |---|---|---|
 //! | [`Platform`], [`Regime`], [`Pinned`], [`Epoch`], [`CpuTags`] | ports | a broken contract: they are `unsafe` to implement |
 //! | [`Mask`], [`Bits`], [`TagSlots`], [`Versioned`] | this crate | impossible: they are sealed |
-//! | [`Keep`] | anyone | a bug of its own: nothing `unsafe` here relies on it |
+//! | [`Keep`] | any crate | a bug of its own: nothing `unsafe` here relies on it |
 //!
 //! [`accessed_cleared`]: crate::AddressSpace::accessed_cleared
 //! [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
@@ -129,11 +129,11 @@ use core::marker::PhantomData;
 use crate::base::ids::CpuId;
 use crate::port::platform::{Pinned, Platform};
 
-/// Proof that the CPU named by a pin takes no maskable interrupt. It costs what a reference to the
-/// pin costs.
+/// Proof that the CPU named by a pin takes no maskable interrupt. It costs as much as a reference
+/// to the pin.
 ///
-/// A port makes it where interrupts are off for certain: in the guard that turns them off, and once
-/// in each entry stub. Nothing else can:
+/// A port makes it where interrupts are certainly off: in the guard that turns them off, and once
+/// in each entry stub. No other value will do:
 ///
 /// ```compile_fail
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -153,16 +153,16 @@ use crate::port::platform::{Pinned, Platform};
 /// ```
 pub struct IrqsOff<'a, P: Platform> {
     pin: &'a P::Pin,
-    /// It does not leave its CPU, whatever the pin is.
+    /// The value does not leave its CPU, whatever the pin is.
     here: PhantomData<*mut ()>,
 }
 
 impl<'a, P: Platform> IrqsOff<'a, P> {
-    /// Interrupts are off.
+    /// Makes the proof; interrupts are off.
     ///
     /// # Safety
     /// The executing CPU takes no maskable interrupt until the value and its copies have been used
-    /// last. (Turned on and off again in between is on.)
+    /// for the last time. (Interrupts that are turned on and off again in between count as on.)
     #[must_use]
     pub const unsafe fn assume(pin: &'a P::Pin) -> Self {
         Self { pin, here: PhantomData }

@@ -1,26 +1,26 @@
 //! What a port declares about its hardware.
 //!
-//! The rest of the crate never asks "which architecture is this?"; it asks for a fact. A port
-//! states its facts once, at boot, from CPUID, ID registers or a device tree. A wrong fact is a
-//! broken port: the safety of the whole depends on them, which is why [`crate::Regime`] is an
-//! `unsafe trait`.
+//! The rest of the crate never asks which architecture it runs on; it asks for a fact. A port
+//! states its facts once, at boot, from CPUID, ID registers or a device tree. A port with a wrong
+//! fact is broken: the safety of the whole crate depends on the facts, which is why
+//! [`crate::Regime`] is an `unsafe trait`.
 
 use core::fmt;
 
 /// What a tag means.
 ///
-/// What is cached of upper levels of the tables must carry it like what is cached of leaves, so
-/// that invalidating or loading empty a tag forgets both. All architectures here promise it (Intel
-/// SDM vol. 3 4.10, AMD APM vol. 2 5.5.1, Arm ARM on TLBI, RISC-V Privileged on SFENCE.VMA). Where
-/// hardware does not, declare [`TagScope::None`].
+/// Cached entries of upper levels of the tables must carry the tag just as cached leaves do, so
+/// that invalidating a tag, or loading it empty, removes both. All architectures here guarantee it
+/// (Intel SDM vol. 3 4.10, AMD APM vol. 2 5.5.1, Arm ARM on TLBI, RISC-V Privileged on SFENCE.VMA).
+/// Where hardware does not, declare [`TagScope::None`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TagScope {
-    /// No tags: loading a root forgets every non-global entry of this CPU.
+    /// No tags: loading a root removes every non-global entry of this CPU.
     None,
-    /// A tag means whatever this CPU last used it for (x86 PCID).
+    /// A tag names the space that this CPU last used it for (x86 PCID).
     PerCpu,
-    /// A tag means the same space on every CPU (Arm and RISC-V ASID).
+    /// A tag names the same space on every CPU (Arm and RISC-V ASID).
     System,
 }
 
@@ -28,7 +28,7 @@ pub enum TagScope {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Broadcast {
-    /// None: other CPUs must be interrupted.
+    /// There is none: other CPUs must be interrupted.
     None,
     /// Arm `TLBI …IS`; completion by `DSB ISH`.
     Tlbi {
@@ -37,7 +37,7 @@ pub enum Broadcast {
     },
     /// AMD `INVLPGB`; completion by `TLBSYNC` on the same CPU (AMD APM vol. 3).
     Invlpgb {
-        /// Pages one instruction can name (CPUID 8000_0008 EDX\[15:0\] + 1).
+        /// How many pages one instruction can name (CPUID 8000_0008 EDX\[15:0\] + 1).
         max_pages: u16,
     },
 }
@@ -64,8 +64,8 @@ pub struct Errata {
     pub repeat_sync: bool,
     /// An entry may survive one invalidation; invalidate again when the first is over.
     pub survives_once: bool,
-    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt
-    /// of the CPUs concerned ends (Arm 4193714).
+    /// The hardware reports a broadcast complete while accesses are still in flight; only an
+    /// interrupt of the CPUs concerned ends them (Arm 4193714).
     pub completes_early: bool,
     /// A single-page invalidation spares global entries while tags are on (Intel Alder Lake and
     /// others): tags must stay off.
@@ -81,17 +81,17 @@ pub struct Facts {
     pub tag_bits: u8,
     /// Remote invalidation in hardware.
     pub broadcast: Broadcast,
-    /// Invalidation instructions order later translations after themselves (x86: yes). Where not,
-    /// the responder fences.
+    /// Invalidation instructions order later translations after themselves (x86: yes). If not, the
+    /// responder executes a fence.
     pub invalidate_serializes: bool,
     /// A page fault removes what the faulting CPU had cached of the address, non-leaf entries
-    /// included (x86: SDM 3A 4.10.4.1). Where not, [`crate::spurious_fault`] does it.
+    /// included (x86: SDM 3A 4.10.4.1). If not, [`crate::spurious_fault`] invalidates it.
     pub fault_forgets: bool,
     /// A hypervisor may turn local invalidations into broadcasts (safe, but not cheap).
     pub hypervisor_may_upgrade: bool,
     /// Separate user and kernel tables.
     pub split_tables: SplitTables,
-    /// Strides beyond which one full invalidation is cheaper than one per stride.
+    /// Number of strides above which one full invalidation is cheaper than one per stride.
     pub ceiling: u32,
     /// [`crate::Platform::kick`] raises an interrupt on all other CPUs at the cost of one (x86 ICR
     /// shorthand "all excluding self").
@@ -106,11 +106,11 @@ pub struct Facts {
 pub enum FactsError {
     /// Tags have a scope but no width, or a width but no scope.
     TagWidth,
-    /// The errata concern broadcasts, and there are none.
+    /// The errata concern broadcasts, and the hardware has none.
     ErrataOfBroadcast,
     /// Hardware broadcasts by tag, and a tag does not mean the same on every CPU.
     BroadcastScope,
-    /// `page_spares_globals` with tags on.
+    /// `page_spares_globals` is set while tags are on.
     TagsForbiddenByErratum,
     /// A ceiling of 0 would make every flush full; declare at least 1.
     Ceiling,
@@ -139,7 +139,8 @@ impl fmt::Display for FactsError {
 impl core::error::Error for FactsError {}
 
 impl Facts {
-    /// An x86-64 CPU without tags and without split tables: the safe minimum to start a port from.
+    /// An x86-64 CPU without tags and without split tables: the safe minimum with which to start a
+    /// port.
     pub const X86_64_MINIMUM: Self = Self {
         tag_scope: TagScope::None,
         tag_bits: 0,

@@ -1,4 +1,4 @@
-//! Which tags are in use, and which one the loaded space has.
+//! Which kind of tags is in use, and which tags belong to it.
 
 use crate::base::ids::Tag;
 use crate::port::facts::{Broadcast, SplitTables, TagScope};
@@ -14,15 +14,15 @@ pub(crate) fn tags_on<P: Platform>() -> bool {
     P::policy().tags && P::Regime::facts().tag_scope != TagScope::None
 }
 
-/// Do they mean the same on every CPU? (`online` refuses facts that say so where the platform has
-/// no allocator for such tags.)
+/// Do tags mean the same on every CPU? (`online` refuses such facts where the platform has no
+/// allocator for such tags.)
 #[inline]
 pub(crate) fn machine_wide<P: Platform>() -> bool {
     P::Tags::EXIST && P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
 }
 
-/// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`:
-/// the CPUs concerned are interrupted.
+/// The strategy that decides how far an invalidation must reach, where hardware reaches every CPU.
+/// `None`: the CPUs concerned are interrupted.
 #[inline]
 pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
     match P::Regime::facts().broadcast {
@@ -31,10 +31,10 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
     }
 }
 
-/// The tags that spaces get beside slots, where they may get one.
+/// The allocator of global tags, where spaces may get one beside slots.
 ///
-/// Not with split tables: for which slots a CPU has a user half pending, and which tags have
-/// forgotten a kernel range, it knows by slot.
+/// There is none with split tables: a CPU records by slot for which user halves an invalidation is
+/// pending, and under which tags a kernel range was invalidated.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
     let facts = P::Regime::facts();

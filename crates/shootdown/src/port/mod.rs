@@ -1,4 +1,4 @@
-//! The seam: what a kernel implements and declares, and what it may call where.
+//! The seam: what a kernel implements and declares, and which functions it may call where.
 
 pub mod context;
 pub mod facts;

@@ -1,53 +1,54 @@
-//! In a guest: what the hypervisor does of a flush.
+//! In a guest: the part of a flush that the hypervisor does.
 //!
 //! # The problem
 //! A virtual CPU that its hypervisor has descheduled serves no interrupt until it runs again, a
-//! time slice later, and who flushes waits for it. Such a CPU makes no access either: all it needs
-//! is to forget before it goes on. There are two ways to have that, both off unless a port asks for
-//! them. They serve flushes of spaces ([`flush`](crate::AddressSpace::flush),
-//! [`begin_flush`](crate::AddressSpace::begin_flush)) and of everyone
+//! time slice later, and the initiator of a flush waits for it. Such a CPU makes no access either:
+//! it only has to invalidate before it goes on. There are two ways to achieve that, both off unless
+//! a port enables them. They serve flushes of spaces ([`flush`](crate::AddressSpace::flush),
+//! [`begin_flush`](crate::AddressSpace::begin_flush)) and flushes on all CPUs
 //! ([`flush_kernel`](crate::flush_kernel), [`flush_everything`](crate::flush_everything)), and
 //! nothing else: calls, retiring and trims run code on their targets, and so does the move of a
-//! space to a tag for all CPUs.
+//! space to a global tag.
 //!
 //! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the hypervisor
-//!   ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in,
-//!   and the CPU is done with: that swap is the linearization point. If it fails because the CPU
-//!   runs again, the CPU is notified as any other. If it is preempted after it was notified and
-//!   before it acknowledged, it is marked then; but where a large set is notified as a tree, or
-//!   with push delivery, its acknowledgement is waited for.
+//!   ([`PreemptedWord`]; KVM's steal time has one). An initiator that finds "preempted" there swaps
+//!   "flush" in, and need not wait for the CPU: that swap is the linearization point. If it fails
+//!   because the CPU runs again, the CPU is notified like any other. If the CPU is preempted after
+//!   it was notified and before it acknowledged, it is marked then. But where a large set is
+//!   notified as a tree, or with push delivery, the initiator waits for its acknowledgement.
 //! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and the pages,
-//!   and makes those CPUs forget, running or not. Which flushes go this way is
-//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are
-//!   notified as any other.
+//!   and makes those CPUs invalidate, running or not.
+//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from) says which flushes go this way. If
+//!   the hypercall fails, all of the CPUs are notified like any other.
 //!
 //! # Why no CPU is missed
-//! The hypervisor gets only CPUs that would be interrupted otherwise; who is one of them is decided
-//! as ever. Take such a CPU with an old entry it could still use. The entry is from before the
-//! mark, or before the hypercall returned, as walks that begin later see the table stores (V2, V3).
-//! Both remove it, under whatever tag it is. It does not matter what the CPU was doing. *Between
-//! two spaces*, about to load a remembered tag for a generation that it read before the change was
-//! counted: the tag's old entries are gone when it goes on. It did not see the change and was not
-//! seen either: D1 excludes that, as without a hypervisor. *Catching up* with an earlier change: it
-//! goes on and invalidates more than it must. *Lazy*: its walk caches are empty when it goes on.
+//! The hypervisor gets only CPUs that would be interrupted otherwise; the initiator chooses them as
+//! it always does. Take such a CPU with an old entry that it could still use. The entry is from
+//! before the mark, or from before the hypercall returned, as walks that begin later see the table
+//! stores (V2, V3). Both remove the entry, whatever tag it is under. It does not matter what the
+//! CPU was doing. *Between two spaces*, about to load a remembered tag for a generation that it
+//! read before the change was counted: the tag's old entries are gone when it goes on. D1 excludes,
+//! as without a hypervisor, that the CPU did not see the change and the initiator did not see the
+//! CPU. *Catching up* with an earlier change: it goes on and invalidates more than it must. *Lazy*:
+//! its walk caches are empty when it goes on.
 //!
-//! The CPU's generation is not advanced by anyone but itself. So it goes on with a slot that looks
-//! older than it is, and invalidates once more when it next catches up: over-flushing, which is
-//! always legal (the master invariant speaks of entries that are too old, not of missing ones).
+//! Only the CPU itself advances its generation. So it goes on with a slot that looks older than it
+//! is, and invalidates once more when it next catches up. That is over-flushing, which is always
+//! correct (the master invariant forbids entries that are too old, not missing ones).
 //!
 //! # What a flush that returned does not mean here
-//! That every CPU has taken an interrupt since. A kernel that walks page tables in software with
-//! interrupts off, and relies on that to keep tables alive, needs an epoch of its own before it
-//! frees them (RCU).
+//! It does not mean that every CPU has taken an interrupt since. A kernel that walks page tables in
+//! software with interrupts off, and relies on that to keep tables alive, needs an epoch of its own
+//! before it frees them (RCU).
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | V1 hypervisor: the CPU has stopped, then "preempted" | Release | V2 | who finds it finds the CPU's accesses over |
+//! | V1 hypervisor: the CPU has stopped, then "preempted" | Release | V2 | when an initiator reads it, the CPU's accesses are over |
 //! | V2 "flush" swapped in | AcqRel | V1, V3 | |
-//! | V3 hypervisor: the word swapped to 0, then forgetting, then the first instruction | AcqRel | V2 | the CPU's next walks see the table stores |
+//! | V3 hypervisor: the word swapped to 0, then the invalidation, then the first instruction | AcqRel | V2 | the CPU's next walks see the table stores |
 //!
-//! The look before the swap needs no fence: that one is a read-modify-write, and so is the
+//! The load before the swap needs no fence, because the swap is a read-modify-write, and so is the
 //! hypervisor's.
 
 use core::fmt;
@@ -57,12 +58,12 @@ use crate::base::sync::{AtomicU8, Ordering};
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::regime::Regime;
 
-/// A byte that a virtual CPU shares with its hypervisor: does the CPU run, and must it forget
-/// before it does?
+/// A byte that a virtual CPU shares with its hypervisor. It says whether the CPU runs, and whether
+/// it must invalidate everything before it runs again.
 ///
-/// The layout is that of KVM's `kvm_steal_time::preempted`. Guests hand a reference to the library
-/// ([`Platform::preempted`]); [`stopped`](Self::stopped) and
-/// [`resumes`](Self::resumes) are the hypervisor's half.
+/// The layout is that of KVM's `kvm_steal_time::preempted`. Guests give the library a reference to
+/// it ([`Platform::preempted`]); [`stopped`](Self::stopped) and [`resumes`](Self::resumes) are the
+/// hypervisor's half.
 ///
 /// ```
 /// use shootdown::paravirt::PreemptedWord;
@@ -79,7 +80,7 @@ pub struct PreemptedWord(AtomicU8);
 impl PreemptedWord {
     /// The CPU does not run (`KVM_VCPU_PREEMPTED`).
     pub const PREEMPTED: u8 = 1 << 0;
-    /// It forgets everything before it does (`KVM_VCPU_FLUSH_TLB`).
+    /// The CPU invalidates everything before it runs again (`KVM_VCPU_FLUSH_TLB`).
     pub const FLUSH: u8 = 1 << 1;
 
     /// The word of a CPU that runs.
@@ -96,17 +97,17 @@ impl PreemptedWord {
         Self(AtomicU8::new(0))
     }
 
-    /// The hypervisor's half: the CPU has stopped.
+    /// The hypervisor's half: records that the CPU has stopped.
     ///
     /// # Safety
-    /// It makes no access and no walk until it [`resumes`](Self::resumes): flushes leave it a mark
-    /// and do not wait.
+    /// The CPU makes no access and no walk until [`resumes`](Self::resumes): flushes leave it a
+    /// mark and do not wait for it.
     pub unsafe fn stopped(&self) {
         self.0.store(Self::PREEMPTED, Ordering::Release); // ORDERING: V1
     }
 
-    /// The hypervisor's half: the CPU will run. If it says so, the CPU must forget every
-    /// translation first, of every tag, global and non-leaf entries included.
+    /// The hypervisor's half: the CPU is about to run. If it returns `true`, the CPU must first
+    /// invalidate every translation, of every tag, global and non-leaf entries included.
     ///
     /// # Safety
     /// The CPU makes no access and no walk before that is done.
@@ -115,21 +116,22 @@ impl PreemptedWord {
         self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
-    /// Does the CPU run, as far as anyone can tell?
+    /// Is the CPU descheduled, as far as the word says?
     pub(crate) fn is_preempted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::PREEMPTED != 0
     }
 
-    /// The guest's half: has the CPU forget everything before it runs again. `false` if it runs:
-    /// then it must be notified. Marked twice, it forgets once.
+    /// The guest's half: makes the CPU invalidate everything before it runs again. Returns `false`
+    /// if the CPU runs: then it must be notified. A CPU that is marked twice invalidates once.
     #[must_use = "a CPU that runs has not been marked"]
     pub fn mark(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
-        // Fails again only when another initiator marks (once) or the CPU has run meanwhile.
+        // It fails again only when another initiator has marked (once), or the CPU has run
+        // meanwhile.
         while word & Self::PREEMPTED != 0 {
             let marked = word | Self::FLUSH;
-            // ORDERING: V2. A mark that is there already is written again, for what this initiator
-            // stored.
+            // ORDERING: V2. A mark that is there already is written again, to publish this
+            // initiator's stores.
             match self.0.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -145,22 +147,22 @@ impl Default for PreemptedWord {
     }
 }
 
-/// Some pages that follow each other.
+/// A run of consecutive pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageRun {
     /// The first address, a multiple of 4096.
     pub start: u64,
-    /// How many pages of 4 KiB, 1 to [`PageRun::MOST`].
+    /// The number of 4 KiB pages, 1 to [`PageRun::MOST`].
     pub pages: u16,
 }
 
 impl PageRun {
-    /// Pages of a run, at most: what an entry of Hyper-V's lists holds (TLFS,
+    /// The largest number of pages of a run: what an entry of Hyper-V's lists holds (TLFS,
     /// "HvCallFlushVirtualAddressList").
     pub const MOST: u16 = 4096;
 }
 
-/// Runs of a list, at most: 128 MiB. What is longer is flushed as a whole.
+/// The largest number of runs of a list: 128 MiB. A longer list is flushed as a whole.
 pub const MAX_RUNS: usize = 8;
 
 /// A short list of pages.
@@ -171,8 +173,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// The pages of a range, each large page as all the small ones in it; `None` when the list is
-    /// too short for it.
+    /// The pages of a range, with each large page as all of its small ones; `None` when the list is
+    /// too short for them.
     #[must_use]
     pub fn of(range: VaRange) -> Option<Self> {
         let most = u64::from(PageRun::MOST);
@@ -198,35 +200,35 @@ impl Runs {
     }
 }
 
-/// Whose translations are to be forgotten.
+/// Which translations are to be invalidated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Of<Root> {
-    /// Those made from this root, under whatever tag, of both halves where tables are split.
+    /// Those made from this root, under every tag, of both halves where tables are split.
     Space(Root),
-    /// All, the kernel's global ones included.
+    /// All translations, the kernel's global ones included.
     All,
 }
 
-/// What a hypervisor is asked to do.
+/// A request to a hypervisor.
 pub struct RemoteFlush<'a, P: Platform> {
-    /// On which CPUs: at least one, never the one that asks.
+    /// The CPUs that must invalidate: at least one, never the calling CPU.
     pub cpus: &'a CpuSetOf<P>,
-    /// Of which space.
+    /// The space.
     pub of: Of<<P::Regime as Regime>::Root>,
-    /// Of which pages; `None` means of all.
+    /// The pages; `None` means all of them.
     pub pages: Option<Runs>,
-    /// Page-table pages are going away: cached non-leaf entries too, on CPUs that are lazy or idle
-    /// too.
+    /// Page-table pages are going away: cached non-leaf entries must go too, also on CPUs that are
+    /// lazy or idle.
     pub freed_tables: bool,
 }
 
-/// Why a hypervisor did not do it. The CPUs concerned are interrupted instead.
+/// Why a hypervisor did not do a flush. The CPUs concerned are interrupted instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HypercallError {
     /// There is no such hypercall, or it is not set up yet.
     NotOffered,
-    /// The set or the list is too long for it.
+    /// The set or the list is too long for the hypercall.
     TooLarge,
     /// The hypervisor's own status.
     Status(u16),

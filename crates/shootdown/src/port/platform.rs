@@ -1,9 +1,9 @@
 //! The kernel's half of the seam.
 //!
-//! A port implements [`Platform`] once: a type without data that names the kernel's own means. The
-//! library never touches the interrupt flag, never allocates, and keeps no global state of its own;
-//! it takes no lock but those inside the allocators of machine-wide tags that a port makes for it.
-//! What it needs it asks for here.
+//! A port implements [`Platform`] once, for a type without data, with the functions that the kernel
+//! has already. The library never touches the interrupt flag, never allocates, and keeps no global
+//! state of its own; it takes no locks except those inside the allocators of machine-wide tags that
+//! a port makes for it. It asks for everything else that it needs through this trait.
 
 use core::fmt;
 
@@ -41,7 +41,7 @@ pub enum KickError {
     Unreachable(CpuId),
 }
 
-/// A wait went on for too long, as the platform judges it.
+/// A wait has lasted too long, in the platform's judgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stalled;
 
@@ -67,28 +67,27 @@ impl core::error::Error for KickError {}
 ///    `Some`, distinct for distinct CPUs, and `Some` for every CPU that has called
 ///    [`crate::cpu::online`].
 /// 2. A successful [`Platform::kick`] makes every CPU in `targets` call [`crate::on_kick`] after
-///    the kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
-///    kicking CPU wrote before is visible to the kicked one then.
+///    the kick, once its interrupts are enabled; kicks may be merged, none is lost. Everything that
+///    the kicking CPU wrote before is visible to the kicked one then.
 /// 3. [`crate::on_kick`] is called before the CPU runs user code again.
 /// 4. [`Platform::system`], [`Platform::policy`], [`Platform::tags`] and [`Platform::shared_tags`]
-///    return the same reference always.
-/// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable
-///    interrupt and answers [`crate::Served::Again`], it is called again before the CPU runs user
-///    code (a self-interrupt that is maskable does it).
-/// 6. Where [`Platform::preempted`] returns a word, it is the same for a CPU always, and the
+///    always return the same reference.
+/// 5. With split tables, kicks are maskable. If [`crate::on_kick`] is called from a non-maskable
+///    interrupt and returns [`crate::Served::Again`], it is called again before the CPU runs user
+///    code (by a maskable self-interrupt, for example).
+/// 6. If [`Platform::preempted`] returns a word for a CPU, it always returns the same one, and the
 ///    hypervisor keeps to this: it calls [`PreemptedWord::stopped`] (or does the same) only after
-///    the virtual CPU has stopped; before the CPU's first instruction after that it swaps the word
-///    to 0, as [`PreemptedWord::resumes`] does, and if "flush" was set, the CPU first drops all its
+///    the virtual CPU has stopped. Before the CPU's first instruction after that it swaps the word
+///    to 0, as [`PreemptedWord::resumes`] does. If "flush" was set, the CPU first drops all its
 ///    translations: of every tag, global ones, and walk caches.
 /// 7. When [`Platform::flush_remote`] has returned `Ok`, no CPU of the set uses a translation of
 ///    what was named ([`Of`], pages) that it cached before the call, or one from a walk that began
-///    before the call, under whatever tag: leaf entries always, non-leaf ones too with
-///    `freed_tables`. That holds for a CPU that is lazy, idle, switching or descheduled too. What
-///    the calling CPU wrote before is visible to walks of those CPUs then, and their accesses
-///    through those translations are visible to the caller.
-///
-/// 8. Nothing here unwinds: others may be waiting for what comes after.
-/// 9. Non-maskable handlers call no function of this library but those that
+///    before the call, under any tag: leaf entries always, non-leaf ones too with `freed_tables`.
+///    That also holds for a CPU that is lazy, idle, switching or descheduled. Everything that the
+///    calling CPU wrote before is visible to walks of those CPUs then, and their accesses through
+///    those translations are visible to the caller.
+/// 8. Nothing here unwinds: other CPUs may be waiting for what comes after.
+/// 9. Non-maskable handlers call no function of this library except those that
 ///    [`context`](crate::context) allows there.
 /// 10. A CPU that has not come [online](crate::online) yet runs no user code and uses no
 ///     translation that may change.
@@ -97,7 +96,7 @@ impl core::error::Error for KickError {}
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The proof that code stays on its CPU; usually a guard that disables preemption.
     type Pin: Pinned;
-    /// The hardware.
+    /// The operations of the hardware.
     type Regime: Regime;
     /// Sets of CPUs wide enough for the machine.
     type Mask: Mask;
@@ -108,7 +107,7 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// elsewhere.
     type Tags: Versioned;
 
-    /// Stays on this CPU until the result is dropped.
+    /// Keeps the caller on this CPU until the result is dropped.
     fn pin() -> Self::Pin;
 
     /// The one [`System`] of this kernel.
@@ -117,24 +116,23 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The state of a CPU; `None` when it has not been booted.
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>>;
 
-    /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. Never waits,
-    /// and may be called from [`crate::on_kick`]. The set never holds the calling CPU; a CPU of it
-    /// that has gone offline in the meantime is passed over without an error. Where interrupts are
+    /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. It never waits,
+    /// and may be called from [`crate::on_kick`]. The set never contains the calling CPU; a CPU of
+    /// it that has gone offline in the meantime is skipped without an error. Where interrupts are
     /// raised by writing a register, that write may overtake earlier stores (x2APIC, GIC): contract
-    /// 2 wants a barrier before it.
+    /// 2 requires a barrier before it.
     ///
     /// # Errors
     /// When a CPU can't be interrupted; some of the others may have been.
     fn kick(targets: &CpuSetOf<Self>) -> Result<(), KickError>;
 
-    /// One turn of every wait loop. The place for a pause instruction and for a deadline. The
+    /// One turn of every wait loop: the place for a pause instruction and for a deadline. The
     /// library serves other CPUs' requests around it. It may sleep until the cache line that this
     /// CPU loaded last is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a
     /// masked one.
     ///
     /// # Errors
-    /// [`Stalled`] to give up the wait; what is pending is handed back to the caller inside the
-    /// error.
+    /// [`Stalled`] to give up the wait; the caller gets back what is pending inside the error.
     fn relax(pin: &Self::Pin) -> Result<(), Stalled>;
 
     /// May the caller wait for other CPUs? `false` in interrupt handlers, with interrupts off, or
@@ -147,31 +145,32 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     }
 
     /// The one allocator of machine-wide tags, made for this machine's tag width and CPUs. `None`
-    /// where tags are each CPU's own, or there are none.
+    /// where each CPU has tags of its own, or there are none.
     fn tags() -> Option<&'static Self::Tags> {
         None
     }
 
-    /// Tags for spaces that run on many CPUs, where hardware invalidates everywhere by a tag
-    /// although a tag is each CPU's own (x86 with INVLPGB): tags beyond those of the slots. `None`
-    /// interrupts the CPUs concerned, there too. Not asked with split tables, where CPUs know by
-    /// slot which user halves they leave pending.
+    /// Global tags for spaces that run on many CPUs, where hardware invalidates on all CPUs by a
+    /// tag although each CPU has tags of its own (x86 with INVLPGB): tags above those of the slots.
+    /// With `None`, the CPUs concerned are interrupted there too. The library does not call it with
+    /// split tables, where CPUs record by slot which user halves are pending.
     fn shared_tags() -> Option<&'static SharedTags> {
         None
     }
 
     /// In a guest: the byte by which the hypervisor says whether a virtual CPU runs. A flush marks
-    /// a CPU that does not run there instead of waiting for it. `None` interrupts it.
+    /// a CPU that does not run there instead of waiting for it. With `None`, the CPU is
+    /// interrupted.
     fn preempted(_cpu: CpuId) -> Option<&'static PreemptedWord> {
         None
     }
 
-    /// In a guest: has the hypervisor make other CPUs forget. Called for flushes that
+    /// In a guest: asks the hypervisor to make other CPUs invalidate. It is called for flushes that
     /// [`Policy::hypercall_from`] selects, in any context, interrupts on or off. It waits for the
     /// hypervisor only, never for something that a CPU of the guest must do.
     ///
     /// # Errors
-    /// When it was not done, or not on all of them: they are interrupted then.
+    /// When it was not done, or not on all of the CPUs: they are interrupted then.
     fn flush_remote(_flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
         Err(HypercallError::NotOffered)
     }

@@ -9,13 +9,13 @@ use core::fmt;
 use crate::base::ids::Stride;
 use crate::port::facts::{Broadcast, Facts};
 
-/// Which tag slot makes room for a new space.
+/// Which tag slot is reused for a new space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Victim {
-    /// The slots in turn (what Linux does).
+    /// Takes the slots in turn (what Linux does).
     RoundRobin,
-    /// The slot whose space ran longest ago.
+    /// Takes the slot whose space ran longest ago.
     LeastRecent,
 }
 
@@ -23,7 +23,7 @@ pub enum Victim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Lazy {
-    /// Nothing is special about it: it is interrupted like any other CPU and flushes.
+    /// Nothing special: it is interrupted like any other CPU, and flushes.
     Off,
     /// It is interrupted once, leaves the space, and is not interrupted again.
     LeaveOnKick,
@@ -51,13 +51,13 @@ pub enum Leave {
     /// When it loads the kernel's own tables, or a trim asks for it.
     Lazily,
     /// When it is found elsewhere and asked: by a trim, or by a flush for freed tables, which asks
-    /// all of the set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever
-    /// has another root loaded has no walk under way in the old tables, and finds out before it
-    /// loads their root again what was freed.
+    /// all CPUs of the set (Linux since 6.14). Correctness does not require asking CPUs that are
+    /// elsewhere: a CPU that has another root loaded has no walk under way in the old tables, and
+    /// before it loads their root again it finds out that tables were freed.
     WhenAsked,
 }
 
-/// When entries whose accessed bit was cleared go.
+/// When entries whose accessed bit was cleared are invalidated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Accessed {
@@ -67,11 +67,11 @@ pub enum Accessed {
     AtSwitch,
     /// At each CPU's next switch or tick, because a number of the space has grown.
     Generation,
-    /// When the TLB needs their place.
+    /// When the TLB evicts them.
     Never,
 }
 
-/// The choice, by the size of the entry.
+/// The choice for accessed bits, by the size of the entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AccessedPolicy {
     /// Entries of 4 KiB pages.
@@ -97,7 +97,7 @@ impl AccessedPolicy {
     }
 }
 
-/// How it is decided how far an invalidation must reach.
+/// Which CPUs an invalidation must reach, and how that is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Strategy {
@@ -111,20 +111,21 @@ pub enum Strategy {
     Trim,
 }
 
-/// When a space gets a machine-wide tag: a policy value.
+/// When a space gets a global tag: a policy value.
 ///
-/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
-/// interrupted. Counting them costs a look at each, so it is done now and then. And where several
-/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts
-/// wait for each other: there many are better interrupted too.
+/// A broadcast concerns every CPU, while interrupts concern only the CPUs that run the space: if
+/// those are few, interrupts are cheaper. Counting them costs a look at each, so it is done now and
+/// then. And where several CPUs flush the space at the same time, one acknowledgement covers
+/// several flushes, while broadcasts wait for each other: then interrupts are cheaper even for many
+/// CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
     /// A space that is active on more CPUs than this gets a tag.
     pub above: u32,
-    /// It is looked at once in so many flushes; 0 means never.
+    /// The CPUs are counted once in this many flushes; 0 means never.
     pub every: u32,
-    /// So many looks in a row must have found nobody else flushing it; 0 means that others do not
-    /// matter.
+    /// This many counts in a row must have found no other CPU flushing the space; 0 means that
+    /// others do not matter.
     pub alone: u32,
 }
 
@@ -134,14 +135,14 @@ impl Threshold {
 
     /// Active on more than two CPUs, and flushed by one at a time: as measured
     /// (docs/src/results.md, `threshold`). Of flushes that three CPUs begin together, the last
-    /// finds itself alone; 32 such looks in a row are one chance in 10^15.
+    /// finds no other; for 32 such counts in a row the chance is one in 10^15.
     pub const MEASURED: Self = Self { above: 2, every: 32, alone: 32 };
 
     /// Never.
     pub const NEVER: Self = Self { above: u32::MAX, every: 0, alone: 0 };
 
-    /// Is the space looked at in the `nth` flush? Not in equal steps: of CPUs that flush in turn it
-    /// would always be the same one's turn.
+    /// Is the space considered in the `nth` flush? The steps are not equal: if CPUs flush in turn,
+    /// equal steps would always choose the same CPU.
     #[must_use]
     pub const fn is_due(self, nth: u64) -> bool {
         // Steele and others 2014: an odd number near 2^64 divided by the golden ratio scatters a
@@ -149,26 +150,26 @@ impl Threshold {
         self.every != 0 && (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % self.every as u64 == 0
     }
 
-    /// Is the space active on enough CPUs? Looks at no more of them than it must.
+    /// Is the space active on enough CPUs? It looks at no more of them than it must.
     pub fn is_exceeded(self, active: impl IntoIterator<Item = bool>) -> bool {
         let above = self.above as usize;
         active.into_iter().filter(|active| *active).nth(above).is_some()
     }
 }
 
-/// How long and how much may be pending.
+/// How long unmappings may be pending, and how many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LazyUnmap {
-    /// What has been pending for longer is completed by the next
-    /// [`poll`](crate::LazyUnmapping::poll), in the unit of its `now`.
+    /// Changes that have been pending for longer are completed by the next
+    /// [`poll`](crate::LazyUnmapping::poll); in the unit of its `now`.
     pub max_age: u64,
-    /// What a [`LazyUnmapping`](crate::LazyUnmapping) has pending at most, in pages of 4 KiB.
+    /// How much a [`LazyUnmapping`](crate::LazyUnmapping) may have pending, in pages of 4 KiB.
     pub max_pages: u64,
 }
 
 impl LazyUnmap {
-    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a
-    /// tick has come by. 512 pages are what one table maps, and a memory that nobody misses.
+    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, after which every CPU
+    /// with a tick has caught up. 512 pages are what one table maps, and little memory.
     pub const TWO_TICKS: Self = Self { max_age: 8_000_000, max_pages: 512 };
 }
 
@@ -180,7 +181,7 @@ pub struct Policy {
     /// How many of a CPU's tag slots to use; more than the platform's slot count means all of
     /// them.
     pub slots: u8,
-    /// Which slot makes room.
+    /// Which slot is reused.
     pub victim: Victim,
     /// Lazy mode.
     pub lazy: Lazy,
@@ -188,35 +189,36 @@ pub struct Policy {
     pub ranges: bool,
     /// Interrupt only CPUs that have the space loaded; otherwise every online CPU.
     pub targeted: bool,
-    /// Ask remote CPUs first and work while they work; otherwise local work comes first.
+    /// Notify remote CPUs first and work while they work; otherwise local work comes first.
     pub overlap: bool,
-    /// How requests travel.
+    /// How requests reach remote CPUs.
     pub delivery: Delivery,
     /// Keep and replay the log of recent ranges.
     pub range_log: bool,
     /// Acknowledge before invalidating where no access can come between (leaf changes, interrupt
     /// context).
     pub early_ack: bool,
-    /// Sets larger than this are sent to and acknowledged as a tree; 0 means never.
+    /// Calls to more CPUs than this are sent and acknowledged as a tree; 0 means never.
     pub tree_above: u16,
     /// When CPUs leave a space's set.
     pub leave: Leave,
-    /// The lazy flag shares a line with what others read (`true`) or sits with the private state,
-    /// so that reading it from afar takes the private line away (`false`, as before Linux 5.13).
+    /// The lazy flag shares a line with what others read (`true`), or is on the private line, so
+    /// that a remote read of it takes the private line away (`false`, as before Linux 5.13).
     pub split_lazy_line: bool,
-    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided
-    /// that it need not. `None` interrupts the CPUs concerned, there as elsewhere.
+    /// Where hardware invalidates by machine-wide tags on every CPU at once: how the library
+    /// decides that a broadcast is not needed. With `None`, the CPUs concerned are interrupted, as
+    /// elsewhere.
     pub broadcast: Option<Strategy>,
-    /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which
-    /// spaces get a tag for all CPUs.
+    /// Where hardware can invalidate on all CPUs by a tag although each CPU has tags of its own:
+    /// which spaces get a global tag.
     pub shared: Threshold,
-    /// In a guest: a flush that must notify at least so many CPUs is handed to the hypervisor
-    /// ([`crate::Platform::flush_remote`]); 0 means none is.
+    /// In a guest: a flush that must notify at least this many CPUs is handed to the hypervisor
+    /// ([`crate::Platform::flush_remote`]); 0 means that none is.
     pub hypercall_from: u16,
-    /// When entries go whose accessed bits were cleared.
+    /// When entries whose accessed bits were cleared are invalidated.
     pub accessed: AccessedPolicy,
-    /// How long unmappings may go unnotified that the kernel gives to a
-    /// [`LazyUnmapping`](crate::LazyUnmapping); `None`: not at all.
+    /// How long unmappings that the kernel gives to a [`LazyUnmapping`](crate::LazyUnmapping) may
+    /// stay without a notification; `None`: they may not.
     pub lazy_unmap: Option<LazyUnmap>,
 }
 
@@ -224,8 +226,8 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by
-    /// deciding for one.
+    /// A hypervisor turns local invalidations into broadcasts, so a strategy that chooses local
+    /// ones gains nothing.
     LocalUpgraded(Strategy),
     /// An entry may survive an invalidation, and only flushes by broadcast invalidate twice.
     SurvivesOnce,
@@ -248,7 +250,7 @@ impl fmt::Display for PolicyError {
 impl core::error::Error for PolicyError {}
 
 impl Policy {
-    /// Everything this project has. The default.
+    /// All mechanisms of this project. The default.
     pub const SHOOTDOWN: Self = Self {
         tags: true,
         slots: 6,
@@ -265,21 +267,21 @@ impl Policy {
         tree_above: 80,
         leave: Leave::Lazily,
         split_lazy_line: true,
-        // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads
-        // move, and only this one forgets where they were. It costs a broadcast whenever tables are
-        // freed.
+        // The strategy that measures best (docs/src/results.md, `broadcast`): threads move, and
+        // only this strategy stops counting the CPUs where they were. It costs a broadcast whenever
+        // tables are freed.
         broadcast: Some(Strategy::Active),
         shared: Threshold::MEASURED,
         hypercall_from: 0,
-        // A small page that looks unused for one tick more costs little, and clearing is frequent.
-        // A large one that is reclaimed by mistake costs hundreds of pages, stays cached for long,
-        // and is cleared rarely.
+        // A small page that looks unused for one tick more costs little, and its bit is cleared
+        // often. A large page that is reclaimed by mistake costs hundreds of pages, stays cached
+        // for long, and its bit is cleared rarely.
         accessed: AccessedPolicy { small: Accessed::Generation, large: Accessed::Immediate },
-        // A kernel has to be ready for it.
+        // Off: a kernel must be prepared for it.
         lazy_unmap: None,
     };
 
-    /// No tags, everyone interrupted, full flushes, one after the other.
+    /// No tags, every CPU interrupted, full flushes, one step after the other.
     pub const NAIVE: Self = Self {
         tags: false,
         slots: 1,
@@ -313,12 +315,13 @@ impl Policy {
     /// 4.13 with per-CPU tags.
     pub const LINUX_4_14: Self = Self { tags: true, slots: 6, ..Self::LINUX_4_13 };
 
-    /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
+    /// 4.14 with overlapped flushes, no interrupts to lazy CPUs, and the lazy flag on a line of its
+    /// own.
     pub const LINUX_5_13: Self =
         Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
 
-    /// 5.13 with CPU sets that are left when asked, and tags for all CPUs where x86 hardware
-    /// invalidates by them.
+    /// 5.13 with CPU sets that are left when asked, and global tags where x86 hardware invalidates
+    /// by them.
     pub const LINUX_6_15: Self =
         Self { leave: Leave::WhenAsked, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
 
@@ -329,7 +332,7 @@ impl Policy {
         ..Self::LINUX_5_13
     };
 
-    /// Is a set of so many CPUs sent to and acknowledged as a tree?
+    /// Is a call to this many CPUs sent and acknowledged as a tree?
     #[must_use]
     pub const fn is_large(&self, cpus: u32) -> bool {
         self.tree_above != 0 && cpus > self.tree_above as u32

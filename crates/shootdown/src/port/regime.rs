@@ -3,9 +3,9 @@
 //! Every invalidation in this crate is the fixed invalidation sequence *publish; invalidate…;
 //! sync*: [`Regime::publish`] makes table stores visible to walkers, [`Regime::invalidate`] removes
 //! entries, [`Regime::sync`] waits until the removal is complete. On x86 the first and last are
-//! empty for local work; they exist so that no caller can forget them where they are not. The
-//! functions at the end are the middle and the end of the sequence on hardware as it is: with its
-//! errata, and where translations are not ordered after it by themselves.
+//! empty for local work; they exist so that no caller can leave them out where they are needed. The
+//! functions at the end of this file issue the middle and the end of the sequence on real hardware:
+//! with its errata, and where it does not order translations after the sequence by itself.
 
 use crate::base::ids::{Tag, VaRange};
 use crate::base::sync::{Ordering, fence};
@@ -25,9 +25,9 @@ pub enum Reach {
 pub enum Invalidate {
     /// The entries of `range` under `tag`, cached non-leaf entries included unless `leaf_only`.
     Range {
-        /// Whose entries.
+        /// The tag of the entries.
         tag: Tag,
-        /// Which addresses.
+        /// The addresses.
         range: VaRange,
         /// Cached non-leaf entries may stay: no table page was freed.
         leaf_only: bool,
@@ -35,8 +35,8 @@ pub enum Invalidate {
     /// Every non-global entry under the tag, cached non-leaf entries included.
     Tag(Tag),
     /// The leaf entries of a kernel range, global ones included, under the loaded tag; with
-    /// [`Reach::Broadcast`], under every tag. Not necessarily non-leaf entries cached under other
-    /// tags: tables of the kernel's own half are freed only after [`Invalidate::Everything`].
+    /// [`Reach::Broadcast`], under every tag. It may leave non-leaf entries that are cached under
+    /// other tags: tables of the kernel's own half are freed only after [`Invalidate::Everything`].
     Kernel(VaRange),
     /// Every entry of every tag, global ones included.
     Everything,
@@ -45,7 +45,7 @@ pub enum Invalidate {
 /// The operations of a translation regime.
 ///
 /// # Safety
-/// The safety of everything else rests on these promises:
+/// The safety of everything else rests on these guarantees:
 /// 1. After `invalidate(what, reach); sync(reach)` no CPU within reach uses a translation covered
 ///    by `what` that was cached before the call, and no walk that began before the call installs
 ///    one. For [`Invalidate::Range`] with `leaf_only` this holds for leaf entries.
@@ -54,13 +54,13 @@ pub enum Invalidate {
 /// 3. `facts` is constant and true of every CPU of the system.
 /// 4. Everything here may be called with interrupts off or on, and may be interrupted by itself;
 ///    nothing waits for another CPU, except `sync(Reach::Broadcast)`.
-/// 5. `load_kernel` loads a root under a tag that is none of a slot's (tag 0), and no walk through
-///    the previous root is in flight when it returns. Without tags, the previous space's entries
-///    are gone. What was cached under tag 0 may stay.
+/// 5. `load_kernel` loads a root under a tag that no slot has (tag 0), and no walk through the
+///    previous root is in flight when it returns. Without tags, the previous space's entries are
+///    gone. What was cached under tag 0 may stay.
 /// 6. Walks through a root come after every load that this CPU made before `load` (x86: always;
 ///    Arm: a barrier before the root register's write).
-/// 7. `invalidate` honours a tag that is not loaded.
-/// 8. Nothing here unwinds: a CPU may have acknowledged what it is about to forget.
+/// 7. `invalidate` works for a tag that is not loaded.
+/// 8. Nothing here unwinds: a CPU may have acknowledged what it is about to invalidate.
 pub unsafe trait Regime: 'static {
     /// What identifies a tree of page tables to the walker (a physical address, usually).
     type Root: Copy + Send + Sync + 'static;
@@ -93,8 +93,8 @@ pub unsafe trait Regime: 'static {
     fn sync(reach: Reach);
 }
 
-/// Removes entries; twice, where an entry may survive once. The second removal comes after the
-/// first is over (as TF-A does it for Arm 813419): two at once can count as one.
+/// Removes entries, and does so twice where an entry may survive once. The second removal comes
+/// after the first is complete (as TF-A does it for Arm 813419): two at once can count as one.
 pub(crate) fn invalidate<R: Regime>(what: Invalidate, reach: Reach) {
     R::invalidate(what, reach);
     if R::facts().errata.survives_once {
@@ -106,8 +106,9 @@ pub(crate) fn invalidate<R: Regime>(what: Invalidate, reach: Reach) {
     }
 }
 
-/// Waits until `last`, and all removed before it, is gone on every CPU: again, where a broadcast
-/// may be said to be complete with accesses still in flight.
+/// Waits until `last`, and everything removed before it, is gone on every CPU. Where a broadcast
+/// may be reported complete while accesses are still in flight, it issues `last` and the sync once
+/// more.
 pub(crate) fn sync_everywhere<R: Regime>(last: Invalidate) {
     R::sync(Reach::Broadcast);
     if R::facts().errata.repeat_sync {
@@ -116,7 +117,8 @@ pub(crate) fn sync_everywhere<R: Regime>(last: Invalidate) {
     }
 }
 
-/// Invalidations issued on this CPU are over, and later translations come after them.
+/// Waits until invalidations issued on this CPU are complete, and orders later translations after
+/// them.
 pub(crate) fn sync_here<R: Regime>() {
     R::sync(Reach::Local);
     if !R::facts().invalidate_serializes {

@@ -1,11 +1,12 @@
-//! What is kept of calls in flight: what a CPU wants run, who wants something of it, and the large
-//! calls of the system. Written and read as [`ops::call`](crate::call) and `ops/tree.rs` say.
+//! The state of calls in flight: what a CPU wants others to run, which CPUs have requests for a
+//! CPU, and the large calls of the system. [`ops::call`](crate::call) and `ops/tree.rs` say how it
+//! is written and read.
 
 use crate::base::cpu_set::Mask;
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64};
 use crate::port::platform::Platform;
 
-/// What a CPU wants run. One per CPU; one call at a time.
+/// What a CPU wants others to run. Each CPU has one, for one call at a time.
 #[repr(C, align(64))]
 pub(crate) struct Descriptor<P: Platform> {
     pub busy: AtomicBool,
@@ -15,22 +16,22 @@ pub(crate) struct Descriptor<P: Platform> {
     pub pending: P::Mask,
 }
 
-/// Who wants something of a CPU.
+/// Which CPUs have requests for a CPU.
 #[repr(C, align(64))]
 pub(crate) struct Mailbox<P: Platform> {
-    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick
-    /// alone does not mean "catch up").
+    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick alone
+    /// does not ask the CPU to catch up).
     pub deferred: AtomicBool,
-    /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64
-    /// words.
+    /// Bit *w*: word *w* of `from` may be non-zero. It saves a CPU of a large machine the reading
+    /// of 64 words.
     pub summary: AtomicU64,
-    /// The last ticket of each tree acknowledged by, or for, this CPU.
+    /// For each place of a tree call: the last ticket that was acknowledged by, or for, this CPU.
     pub acked_trees: [AtomicU64; TREES],
     pub from: P::Mask,
 }
 
-/// Large calls that can be in flight at once; a further initiator posts to each target instead.
-/// Each responder of a large call looks at every one in flight, so there are only a few.
+/// How many large calls can be in flight at once; further initiators post to each target instead.
+/// Each responder of a large call looks at every call in flight, so there are only a few places.
 pub(crate) const TREES: usize = 4;
 
 /// One large call.

@@ -1,25 +1,26 @@
-//! The state of one CPU, and its coming and going.
+//! The state of one CPU.
 //!
 //! The kernel owns one [`PerCpu`] per CPU (a `static` array, a per-CPU variable) and hands out
 //! references through [`Platform::slot`]. It needs no initialization call and has no destructor.
 //!
-//! # Who touches which line
+//! # Which CPU writes and reads which line
 //! | part | lines (6 slots) | written by | read by |
 //! |---|---|---|---|
 //! | private | 1 | this CPU, on every switch | this CPU |
 //! | shared | 1 | this CPU: switch, lazy, acknowledgement | initiators |
 //! | rare | 1 | this CPU, in handlers | this CPU |
-//! | tag | 1 | this CPU, on a switch under machine-wide tags; whoever begins a new generation of them | both |
-//! | ages | 1 | this CPU, on switches to spaces whose accessed bits are cleared; with flags, whoever clears them | both |
+//! | tag | 1 | this CPU, on a switch under machine-wide tags; the CPU that begins a new generation of them | both |
+//! | ages | 1 | this CPU, on switches to spaces whose accessed bits are cleared; with flags, the CPU that clears them | both |
 //! | isolated | 1 | this CPU, on its way in and out of the kernel, if it opts in | initiators of kernel flushes |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
-//! | counters | 10 | this CPU | whoever asks |
+//! | counters | 10 | this CPU | any CPU |
 //!
 //! The shared line holds, in one word, *which space is loaded, is the CPU lazy, is it between two
-//! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which
-//! is one ordering (D3 in `ops/switch/mod.rs`) less to get right. It also holds the generation
-//! acknowledged for the loaded space, and the generations of the slots.
+//! spaces*. So a remote reader never sees the lazy flag of one space with the id of another. (A
+//! policy without `split_lazy_line` keeps the flag on the private line; then the ordering D3 in
+//! `ops/switch/mod.rs` guarantees this.) The line also holds the generation that is acknowledged
+//! for the loaded space, and the generations of the slots.
 
 use crate::base::ids::{Generation, Tag};
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, CountCell, Ordering};
@@ -37,8 +38,8 @@ use crate::tags::slots::{Order, Slot, TagSlots};
 #[repr(C, align(128))]
 pub struct PerCpu<P: Platform> {
     pub(crate) private: Private<P>,
-    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line
-    // from afar must not bring the private one along.
+    // Placed beside the private line because some hardware fetches lines in pairs: a remote read of
+    // the shared line must not fetch the private one too.
     pub(crate) rare: Rare,
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
@@ -60,13 +61,13 @@ pub(crate) struct Private<P: Platform> {
     pub order: AtomicU64,
 }
 
-/// What others read to decide whether this CPU must be notified, and whether it has done it.
+/// What others read to decide whether this CPU must be notified, and whether it has acknowledged.
 #[repr(C, align(64))]
 pub(crate) struct Shared<P: Platform> {
     /// See [`Loaded`].
     pub loaded: AtomicU64,
     /// The generation of the loaded space up to which this CPU makes no access through older
-    /// entries; [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
+    /// entries; [`Shared::EVERY`] under a global tag, whose entries are invalidated by broadcasts.
     pub acked: AtomicU64,
     /// The generations of the tag slots.
     pub generations: P::Slots,
@@ -81,9 +82,9 @@ impl<P: Platform> Shared<P> {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Rare {
-    /// Requests are being served: a nested handler leaves its work to the outer one.
+    /// This CPU is serving requests: a nested handler leaves its work to the outer one.
     pub serving: AtomicBool,
-    /// A nested handler left work.
+    /// A nested handler has left work.
     pub again: AtomicBool,
     /// Split tables: slots whose user half must be invalidated before the next return to user
     /// mode.
@@ -99,7 +100,7 @@ pub(crate) struct Loaded(pub u64);
 
 impl Loaded {
     pub const KERNEL: Self = Self(0);
-    /// Between two spaces: assume the worst.
+    /// Between two spaces: readers assume the worst.
     pub const SWITCHING: Self = Self(1 << 63);
     const LAZY: u64 = 1 << 62;
 
@@ -117,15 +118,16 @@ impl Loaded {
     }
 }
 
-/// What a CPU has to do with accessed bits: one line.
+/// What a CPU keeps for accessed bits: one line.
 #[repr(C, align(64))]
 pub(crate) struct Ages<P: Platform> {
-    /// [`Accessed::AtSwitch`]: bits were cleared that this CPU may have entries of.
+    /// [`Accessed::AtSwitch`]: accessed bits were cleared of which this CPU may have entries.
     pub due: AtomicBool,
-    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. This
-    /// CPU's own.
+    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. Only this
+    /// CPU uses it.
     pub due_slots: AtomicU32,
-    /// [`Accessed::Generation`]: the number for which each slot was flushed last. This CPU's own.
+    /// [`Accessed::Generation`]: the number for which each slot was last flushed. Only this CPU
+    /// uses it.
     pub seen: P::Slots,
 }
 
@@ -141,14 +143,14 @@ impl<P: Platform> Ages<P> {
     }
 }
 
-/// A CPU's side of the border, and what it is current to.
+/// Whether a CPU is in user mode, and up to which kernel change it is current.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Isolated {
     pub in_user: AtomicBool,
-    /// It has been isolated before, and may be again. Its own.
+    /// It has been isolated before, and may be again. Only this CPU uses it.
     pub opted_in: AtomicBool,
-    /// The count it is current to, while it is in the kernel. Its own.
+    /// The count that it is current to, while it is in the kernel. Only this CPU uses it.
     pub current: AtomicU64,
 }
 
@@ -255,11 +257,11 @@ impl<P: Platform> PerCpu<P> {
         }
     }
 
-    /// The counters now.
+    /// The present values of the counters.
     #[must_use]
     pub fn stats(&self) -> Snapshot {
         let mut snapshot = self.stats.read();
-        // Another CPU's look may fall between the two halves of a spill: never below zero.
+        // Another CPU may read between the two halves of a spill: the result is never below zero.
         snapshot.switches_kept = (snapshot.switches_kept + self.order().kept())
             .saturating_sub(self.stats.kept_at_reset.get());
         snapshot
@@ -278,7 +280,7 @@ impl<P: Platform> PerCpu<P> {
         P::slot(pin.cpu()).expect("Platform::slot has no state for the executing CPU")
     }
 
-    /// This CPU's own view of what it has loaded.
+    /// What this CPU has loaded, read by this CPU.
     pub(crate) fn loaded(&self) -> Loaded {
         Loaded(self.shared.loaded.load(Ordering::Relaxed))
     }
@@ -291,16 +293,16 @@ impl<P: Platform> PerCpu<P> {
         self.private.order.store(order.word(), Ordering::Relaxed);
     }
 
-    /// This CPU's own view of whether it is lazy.
+    /// Whether this CPU is lazy, read by this CPU.
     pub(crate) fn is_lazy(&self, loaded: Loaded, order: Order) -> bool {
         if P::policy().split_lazy_line { loaded.is_lazy() } else { order.is_lazy() }
     }
 
-    /// Becomes lazy, or stops being so. `loaded` is what is loaded now.
+    /// Enters or leaves lazy mode. `loaded` is what is loaded now.
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
         // ORDERING: Release, so that what this CPU did through the space before it became lazy is
-        // over when an initiator (Acquire load in `remote_view`) reads the flag and leaves it
-        // alone.
+        // over when an initiator (Acquire load in `remote_view`) reads the flag and does not notify
+        // it.
         let release = Ordering::Release;
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
@@ -314,8 +316,8 @@ impl<P: Platform> PerCpu<P> {
         let space = self.private.space.load(Ordering::Relaxed);
         // SAFETY: non-null only while the space is loaded here (`switch::switch_to` to
         // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On
-        // its way out of a space the CPU asks before it leaves the set, and a handler does not ask
-        // then (`respond::is_switching`).
+        // its way out of a space the CPU calls this before it leaves the set, and a handler does
+        // not call it then (`respond::is_switching`).
         unsafe { space.as_ref() }
     }
 
@@ -326,14 +328,13 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn set_generation_of(&self, slot: Slot, generation: Generation) {
         self.shared.generations.as_ref()[slot.index()].store(generation.0, Ordering::Relaxed);
         if !P::policy().split_lazy_line {
-            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its
-            // line, and every initiator that reads the flag next fetches it.
+            // In that layout the generations share a line with the lazy flag: catching up dirties
+            // that line, and every initiator that reads the flag next fetches it.
             self.set_order(self.order());
         }
     }
 
-    /// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is
-    /// loaded under.
+    /// The tag under which this CPU's loaded space is loaded; `slot` is its slot, if it has one.
     pub(crate) fn loaded_tag(&self, slot: Slot) -> Tag {
         if family::machine_wide::<P>() {
             return self.tag.tag();
@@ -344,7 +345,7 @@ impl<P: Platform> PerCpu<P> {
         tag.unwrap_or_else(|| slot.tag(family::tags_on::<P>()))
     }
 
-    /// The user half of a slot's tag must be invalidated before it is used again.
+    /// Records that the user half of a slot's tag must be invalidated before it is used again.
     pub(crate) fn mark_user_half_pending(&self, slot: Slot) {
         let pending = self.rare.user_half_pending.load(Ordering::Relaxed);
         self.rare.user_half_pending.store(pending | 1 << slot.0, Ordering::Relaxed);
@@ -357,36 +358,35 @@ impl<P: Platform> Default for PerCpu<P> {
     }
 }
 
-/// What an initiator sees of another CPU.
+/// The state of another CPU as an initiator sees it, with respect to one space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum View {
     /// The kernel's own tables, or another space.
     Elsewhere,
     /// Between two spaces.
     Switching,
-    /// The space in question, in use.
+    /// In the space in question, and using it.
     Active,
-    /// The space in question, lazily.
+    /// Lazy in the space in question.
     Lazy,
 }
 
 impl<P: Platform> PerCpu<P> {
-    /// The words that an acknowledgement to a flush changes.
+    /// The words that an acknowledgement changes.
     pub(crate) fn published(&self) -> (u64, u64) {
         let Shared { loaded, acked, .. } = &self.shared;
         (loaded.load(Ordering::Relaxed), acked.load(Ordering::Relaxed))
     }
 
-    /// This CPU's own view of whether its space is loaded under a tag for all CPUs.
+    /// Whether the space is loaded under a global tag, read by this CPU.
     pub(crate) fn runs_shared(&self) -> bool {
         self.shared.acked.load(Ordering::Relaxed) == Shared::<P>::EVERY
     }
 
-    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is
-    /// concerned.
+    /// How this (other) CPU uses space `id`, as far as the move to a global tag is concerned.
     pub(crate) fn uses(&self, id: u64) -> Uses {
-        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published
-        // this state
+        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of the CPU that
+        // published this state
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return Uses::Unknown;
@@ -394,19 +394,19 @@ impl<P: Platform> PerCpu<P> {
         if loaded.id() != id {
             return Uses::Nothing;
         }
-        // After the space: if it is of another stay, the CPU has left, and sees the tag when it
-        // comes back.
+        // Read after the space: if it belongs to another stay, the CPU has left the space, and sees
+        // the tag when it comes back.
         match self.shared.acked.load(Ordering::Acquire) {
             Shared::<P>::EVERY => Uses::Shared,
             _ => Uses::Slot,
         }
     }
 
-    /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `ops/switch/mod.rs`]
+    /// How this (other) CPU uses space `id`: D1, D2 and D3 in `ops/switch/mod.rs`.
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
-        // ORDERING: Acquire, with the Release of whoever published this state: what came before is
-        // over
+        // ORDERING: Acquire, with the Release of the CPU that published this state: what that CPU
+        // did before is over
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return View::Switching;

@@ -1,5 +1,5 @@
-//! What lies where in the library's objects: names for timelines, and which lines are one CPU's
-//! own. For machines that trace accesses; not in ordinary builds.
+//! The layout of the library's objects: names of their parts for timelines, and which lines only
+//! one CPU uses. It is for machines that trace accesses, and is not part of ordinary builds.
 
 use core::mem::{offset_of, size_of};
 
@@ -20,19 +20,19 @@ pub struct Part {
     pub len: usize,
     /// Its name.
     pub name: &'static str,
-    /// Only the CPU that owns the object uses it, in whole lines.
+    /// Only the CPU that owns the object uses the part, in whole lines.
     pub own: bool,
 }
 
-/// The name of the part that holds addresses of code and of stacks, which are the host's.
+/// The name of the part that holds addresses of code and of stacks, which belong to the host.
 pub const FUNCTION: &str = "call, function and data";
 
 const fn part(offset: usize, len: usize, name: &'static str) -> Part {
     Part { offset, len, name, own: false }
 }
 
-/// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the
-/// CPU's own.
+/// The parts of a [`PerCpu`]. With the lazy flag on a line of its own, only the CPU itself uses the
+/// private line.
 #[must_use]
 pub fn per_cpu<P: Platform>() -> [Part; 16] {
     let private = offset_of!(PerCpu<P>, private);

@@ -1,4 +1,4 @@
-//! Data and its invariants: what is kept of spaces, of CPUs, and of the system. The protocols that
+//! Data and its invariants: the state of spaces, of CPUs, and of the system. The protocols that
 //! read and write it are operations ([`ops`](crate::ops)).
 
 pub(crate) mod calls;

@@ -1,18 +1,19 @@
-//! The last few (generation, range) steps of a space.
+//! A log of the last few steps (generation and range) of a space.
 //!
-//! A CPU that is some generations behind could only flush everything, because a request describes
-//! one step. The log lets it replay the steps it missed exactly. It is a ring of [`STEPS`] entries;
-//! the entry of generation *g* sits at *g* mod [`STEPS`].
+//! A request describes one step, so without a log a CPU that is several generations behind could
+//! only flush everything. With the log it replays exactly the steps that it missed. It is a ring of
+//! [`STEPS`] entries; the entry of generation *g* is at *g* mod [`STEPS`].
 //!
 //! # Protocol
 //! After taking generation *g*, the initiator claims the entry (compare-and-swap of its stamp from
-//! an older generation to *g, writing*), stores the step in one word, and stamps it *g, written*. A
-//! claim that finds another writer, or a newer step, gives up: a missing entry makes a reader flush
-//! everything, which is always legal. Readers check the stamp before and after (a seqlock).
+//! an older generation to *g, writing*), stores the step in one word, and stamps it *g, written*.
+//! If the claim finds another writer, or a newer step, the initiator gives up: a reader that misses
+//! an entry flushes everything, which is always correct. Readers check the stamp before and after
+//! (a seqlock).
 //!
 //! # Invariants
-//! I1: an entry read with stamp *g* is the step of generation *g* and no other. I2: a step covers
-//! all that its initiator changed between *g*-1 and *g*.
+//! I1: an entry that is read with stamp *g* is the step of generation *g* and no other. I2: a step
+//! covers everything that its initiator changed between *g*-1 and *g*.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -24,8 +25,8 @@
 use crate::base::ids::{Generation, Stride, VaRange};
 use crate::base::sync::{AtomicU64, Ordering, fence, prefetch, prefetch_write};
 
-/// Steps remembered. Eight entries are two cache lines; more than eight missed steps are rarely
-/// below the ceiling when replayed.
+/// Number of steps that the log holds. Eight entries are two cache lines; more than eight missed
+/// steps are rarely below the ceiling when they are replayed.
 pub const STEPS: usize = 8;
 
 /// What one generation changed.
@@ -121,7 +122,7 @@ impl Steps {
         self.as_slice().iter().any(|s| s.freed_tables)
     }
 
-    /// Strides in all of them; `None` when one is the whole space.
+    /// Strides in all of them; `None` when one of them is the whole space.
     pub fn strides(&self) -> Option<u64> {
         self.as_slice().iter().map(|s| s.range.map(|r| r.count())).sum()
     }
@@ -143,7 +144,7 @@ impl RangeLog {
         &self.0[generation as usize % STEPS]
     }
 
-    /// Writes down what `generation` changed. May not happen (see the module's protocol).
+    /// Records what `generation` changed, or gives up (see the module's protocol).
     pub fn record(&self, generation: Generation, step: Step) {
         let entry = self.entry(generation.0);
         let seen = entry.stamp.load(Ordering::Relaxed);
@@ -177,18 +178,18 @@ impl RangeLog {
         same.then(|| Step::unpack(word))
     }
 
-    /// Asks for the lines, one of which will be written next.
+    /// Prefetches the lines, one of which will be written next.
     pub fn expect_to_record(&self) {
         prefetch_write(&self.0[0]);
         prefetch_write(&self.0[STEPS / 2]);
     }
 
-    /// Asks for the line that holds the step after `have`.
+    /// Prefetches the line that holds the step after `have`.
     pub fn prefetch_after(&self, have: Generation) {
         prefetch(self.entry(have.0.wrapping_add(1)));
     }
 
-    /// The steps after `have` up to `want`; `None` unless every one of them is there.
+    /// The steps after `have` up to `want`; `None` unless the log has every one of them.
     #[inline(never)]
     pub fn read(&self, have: Generation, want: Generation) -> Option<Steps> {
         let len = usize::try_from(want.0.checked_sub(have.0)?).ok().filter(|n| *n <= STEPS)?;

@@ -2,23 +2,23 @@
 //! enough.
 //!
 //! # The problem
-//! Where hardware can invalidate on all CPUs with one instruction, that instruction is what
-//! everyone queues for. Most spaces run on one CPU; their changes concern nobody else. But a CPU
-//! that leaves a space keeps its entries (tags outlive switches), and its walker may still be at
-//! work: knowing where a space *runs* is not enough.
+//! Where hardware can invalidate on all CPUs with one instruction, all CPUs contend for that
+//! instruction. Most spaces run on one CPU, and their changes concern no other. But a CPU that
+//! leaves a space keeps its entries (tags outlive switches), and its walker may still be at work,
+//! so it is not enough to know where a space *runs*.
 //!
 //! # Strategies
 //! | strategy | a space is | local when | none when | what a switch costs |
 //! |---|---|---|---|---|
 //! | [`Strategy::Always`] | everywhere | never | never | a fence |
-//! | [`Strategy::Sticky`] | unowned, owned by the only CPU that ever ran it, or shared for good | the owner asks | it never ran | a store and a fence when the owner changes |
-//! | [`Strategy::Active`] | active on some CPUs now; its tag is stale on others | it is active on the caller only | it is active nowhere | a count up and down, a fence, a look at the stale set; a flush of the tag if it is stale here |
-//! | [`Strategy::Trim`] | on the CPUs of a set, which a CPU leaves after flushing the tag | the caller alone is in the set | nobody is | joining the set, and a fence, the first time |
+//! | [`Strategy::Sticky`] | unowned, owned by the only CPU that ever ran it, or shared for good | the caller owns it | it never ran | a store and a fence when the owner changes |
+//! | [`Strategy::Active`] | active on some CPUs now; its tag is stale on others | it is active on the caller only | it is active on no CPU | a count up and down, a fence, a look at the stale set; a flush of the tag if it is stale here |
+//! | [`Strategy::Trim`] | on the CPUs of a set, which a CPU leaves after flushing the tag | the caller alone is in the set | no CPU is | joining the set, and a fence, the first time |
 //!
-//! A *fresh* tag (see [`tags::generations`](crate::tags::generations)) starts all of them anew: no
-//! CPU has an entry under it that it would not flush first, and none has the tables loaded.
+//! A *fresh* tag (see [`tags::generations`](crate::tags::generations)) resets all of them: no CPU
+//! has an entry under it that it would not flush first, and none has the tables loaded.
 //!
-//! Each also counts a CPU as having run the space, in the set that
+//! Each strategy also records that a CPU has run the space, in the set that
 //! [`retire`](crate::AddressSpace::retire) reads.
 //!
 //! # Why each is sound
@@ -28,30 +28,32 @@
 //!
 //! **Sticky** ("arm64: mm: Don't broadcast TLBI if mm was only active on local CPU", Ryan Roberts
 //! and James Morse, 2025). A CPU makes itself known in the owner word before its walker can use the
-//! tables; a caller looks after its stores to the tables are visible. Either the caller sees the
-//! CPU, or the CPU's walker sees the stores (P1). Nothing is ever taken back, so nothing can be
+//! tables; a caller reads that word after its stores to the tables are visible. Either the caller
+//! sees the CPU, or the CPU's walker sees the stores (P1). No CPU is ever taken out, so none can be
 //! missed.
 //!
-//! **Active** (after "arm64: tlb: skip tlbi broadcast", Andrea Arcangeli, 2020). What a CPU that is
-//! not active may still hold is written down by the caller in the stale set *before* it counts who
-//! is active (P2): a CPU that comes is either counted, or finds itself stale and flushes the tag.
-//! The count goes down only after the next tables are in force and the walks through the old ones
-//! are over; that needs a barrier of its own ([`Residency::left`]), without which a walk may go on
-//! after the count says that there is none. Freed tables are always broadcast: a cached step of a
-//! walk is not looked for by tag on a CPU that has left.
+//! **Active** (after "arm64: tlb: skip tlbi broadcast", Andrea Arcangeli, 2020). CPUs that are not
+//! active may still hold entries; the caller puts them into the stale set *before* it reads the
+//! count of active CPUs (P2): a CPU that loads the space is either counted, or finds itself stale
+//! and flushes the tag. The count goes down only after the next tables are in force and the walks
+//! through the old ones are over. That needs a barrier of its own ([`Residency::left`]), without
+//! which a walk may go on after the count says that there is none. An invalidation for freed tables
+//! is always broadcast, because nothing looks for cached non-leaf entries by tag on a CPU that has
+//! left the space.
 //!
 //! **Trim** (as on powerpc radix machines). Only the CPU itself leaves the set, and only after it
-//! has loaded other tables and flushed the tag: who is not in the set has no entries, of any kind.
+//! has loaded other tables and flushed the tag: a CPU that is not in the set has no entries, of any
+//! kind.
 //!
 //! # Orderings
 //! | pair | the switching CPU | the caller | what it guarantees |
 //! |---|---|---|---|
 //! | P1 | tag; owner word, or set; **fence**; load the root | table stores, published; **fence**; read owner word, or set; tag | the caller sees the CPU and its tag, or its walker sees the stores |
-//! | P2 | count up; **fence**; look for oneself in the stale set | stale set; **fence**; count who is active | the CPU is counted, or flushes |
-//! | P3 | walks complete; count down (Release) | count (Acquire) | who is not counted does not walk |
-//! | P4 | take oneself out of the stale set (`AcqRel`); flush the tag | table stores; stale set (`AcqRel`) | the flush comes after the stores it is for |
-//! | P5 | flush the tag; leave the set (Release) | read the set (Acquire) | who is not in the set has nothing |
-//! | P6 | (who pins the tag) tag; count the pin; **fence**; the device walks | table stores, published; **fence**; read the pins; tag | the caller sees the pin and the tag, or the device sees the stores |
+//! | P2 | count up; **fence**; look for itself in the stale set | stale set; **fence**; read the count of active CPUs | the CPU is counted, or flushes |
+//! | P3 | walks complete; count down (Release) | count (Acquire) | a CPU that is not counted does not walk |
+//! | P4 | take itself out of the stale set (`AcqRel`); flush the tag | table stores; stale set (`AcqRel`) | the flush comes after the stores that it is for |
+//! | P5 | flush the tag; leave the set (Release) | read the set (Acquire) | a CPU that is not in the set has no entries |
+//! | P6 | (the CPU that pins the tag) tag; count the pin; **fence**; the device walks | table stores, published; **fence**; read the pins; tag | the caller sees the pin and the tag, or the device sees the stores |
 
 use crate::base::cpu_set::{Bits, Mask};
 use crate::base::ids::CpuId;
@@ -70,11 +72,11 @@ pub enum Extent {
     Broadcast,
 }
 
-/// Nobody ever ran the space under this tag.
+/// No CPU has run the space under this tag.
 const UNOWNED: u32 = 0;
-/// Two CPUs have, and one of them has fenced since it said so.
+/// Two CPUs have run it, and one of them has executed its fence since the word said so.
 const SHARED: u32 = u32::MAX;
-/// Two CPUs have, and neither may have fenced yet.
+/// Two CPUs have run it, and perhaps neither has executed its fence yet.
 const SHARING: u32 = u32::MAX - 1;
 
 /// Where the entries of one space can be.
@@ -87,7 +89,7 @@ pub struct Residency<M: Mask> {
     owner: AtomicU32,
     /// CPUs whose walkers use the space's tables.
     active: AtomicU32,
-    /// Devices whose walkers may, whoever else does: see [`crate::pinned`].
+    /// Devices whose walkers may use the tables at any time: see [`crate::pinned`].
     pins: AtomicU32,
     /// CPUs that must flush the tag before they use it.
     stale: M,
@@ -120,8 +122,8 @@ impl<M: Mask> Residency<M> {
         }
     }
 
-    /// `cpu`, which is the calling one, is about to load the space's tables. `true`: it must flush
-    /// the tag before.
+    /// Records that `cpu`, which is the calling one, is about to load the space's tables. If it
+    /// returns `true`, the CPU must flush the tag before.
     ///
     /// Call it with interrupts off, and not for a space whose tables are loaded already.
     #[must_use = "a stale tag must be flushed before it is used"]
@@ -154,8 +156,8 @@ impl<M: Mask> Residency<M> {
 
     fn own(&self, cpu: CpuId) {
         let me = cpu.0 + 1;
-        // ORDERING: P1: who reads `SHARED` comes after the fence of the CPU that wrote it, and
-        // needs none
+        // ORDERING: P1: a CPU that reads `SHARED` comes after the fence of the CPU that wrote it,
+        // and needs none itself
         let owner = self.owner.load(Ordering::Acquire);
         if owner == me || owner == SHARED {
             return;
@@ -174,7 +176,7 @@ impl<M: Mask> Residency<M> {
         }
     }
 
-    /// `cpu` has loaded other tables, and its walks through the space's are over.
+    /// Records that `cpu` has loaded other tables, and its walks through the space's are over.
     ///
     /// Call it after the barrier that completes walks (Arm: `dsb` after the root was replaced and
     /// `isb`; [`Regime::load`](crate::Regime::load) has it).
@@ -185,19 +187,20 @@ impl<M: Mask> Residency<M> {
         }
     }
 
-    /// `cpu` has loaded other tables and flushed the tag, and leaves the set.
+    /// Takes `cpu` out of the set; it has loaded other tables and flushed the tag.
     pub fn trimmed(&self, cpu: CpuId) {
         self.cpus.remove(cpu); // ORDERING: P5: a Release in `remove`
     }
 
-    /// A device is about to walk the space's tables under the tag that the space has, and keeps:
-    /// every invalidation is broadcast.
+    /// Records that a device is about to walk the space's tables, under the tag that the space has
+    /// and keeps: from now on every invalidation is broadcast.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // ORDERING: P6, with the fence in `extent`
     }
 
-    /// One does no more, and nothing is cached for it. `false`: there is none.
+    /// Records that a device has stopped, and that nothing is cached for it. Returns `false` if
+    /// none was pinned.
     #[must_use]
     pub fn unpin(&self) -> bool {
         let mut pins = self.pins.load(Ordering::Relaxed);
@@ -249,7 +252,7 @@ impl<M: Mask> Residency<M> {
 
     fn extent_active(&self, cpu: CpuId, here: bool, freed_tables: bool) -> Extent {
         let mine = u32::from(here);
-        // First without dirtying anything: if others are active, the broadcast reaches everyone.
+        // First a look that writes nothing: if others are active, the broadcast reaches every CPU.
         if freed_tables || self.active.load(Ordering::Relaxed) > mine {
             return Extent::Broadcast;
         }
@@ -266,7 +269,8 @@ impl<M: Mask> Residency<M> {
         }
     }
 
-    /// The space has a fresh tag, under which no CPU has entries, and is loaded nowhere.
+    /// Resets the state: the space has a fresh tag, under which no CPU has entries, and no CPU has
+    /// it loaded.
     pub fn renew(&self) {
         self.owner.store(UNOWNED, Ordering::Relaxed);
         for set in [&self.cpus, &self.stale] {
@@ -281,8 +285,8 @@ impl<M: Mask> Default for Residency<M> {
     }
 }
 
-/// Empties a set, in which CPUs neither come nor go meanwhile. What nobody was ever in is not
-/// looked at, so that a new space's set costs the same whatever its width.
+/// Empties a set, which no CPU enters or leaves meanwhile. It skips words that no CPU was ever in,
+/// so the set of a new space costs the same whatever its width.
 fn clear<M: Mask>(set: &M) {
     let words = set.words();
     let mut marks = if words.len() == 1 { 1 } else { set.summary().load(Ordering::Relaxed) };

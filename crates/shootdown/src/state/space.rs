@@ -1,8 +1,10 @@
-//! Address spaces: an id that is never reused, a generation, the CPUs that may hold entries.
+//! Address spaces: each has an id that is never reused, a generation, and the set of CPUs that may
+//! hold entries.
 //!
 //! # The writer's protocol
-//! (1) change the page tables; (2) bump the generation; (3) read the CPU set and what its CPUs have
-//! loaded; notify those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
+//! The writer (1) changes the page tables; (2) increments the generation; (3) reads the CPU set and
+//! what its CPUs have loaded, and notifies the CPUs that must act; (4) waits. Steps 2 to 4 are
+//! [`AddressSpace::flush`].
 //!
 //! # Invariants
 //! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space
@@ -45,16 +47,16 @@ pub struct AddressSpace<P: Platform> {
 #[repr(align(64))]
 struct Hot<P: Platform> {
     generation: AtomicU64,
-    /// The generation of the last flush that failed although tables were freed; 0 when none is
-    /// pending.
+    /// The generation of the last flush that failed although tables were freed; 0 when no such
+    /// flush is pending.
     pending: AtomicU64,
     id: SpaceId,
     root: <P::Regime as Regime>::Root,
-    /// The machine-wide tag, where tags are such.
+    /// The machine-wide tag, where tags are machine-wide.
     tag: SpaceTag,
-    /// The tag for all CPUs, where tags are each CPU's own.
+    /// The global tag, where each CPU has tags of its own.
     shared: SharedTag,
-    /// How often accessed bits were cleared.
+    /// How often accessed bits of the space were cleared.
     ages: AtomicU64,
 }
 
@@ -62,11 +64,12 @@ struct Hot<P: Platform> {
 #[repr(align(64))]
 pub(crate) struct Cold {
     pub retired: AtomicBool,
-    /// Members of the set that flushes found elsewhere since the last trim.
+    /// Stale members of the set that flushes have found since the last trim.
     stale: AtomicU64,
-    /// Looks in a row that found nobody else flushing the space.
+    /// Checks in a row that found no other CPU flushing the space.
     alone: AtomicU32,
-    /// Broadcasts for the space that were said to be complete, where that is said too early.
+    /// How many broadcasts for the space were reported complete, where hardware reports that too
+    /// early.
     completions: AtomicU64,
 }
 
@@ -87,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// A new space over the tables under `root`, loaded nowhere.
+    /// Makes a new space over the tables under `root`; no CPU has it loaded.
     ///
     /// # Panics
     /// When 2^62 spaces have been made.
@@ -115,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The space's name.
+    /// The space's id.
     #[must_use]
     pub fn id(&self) -> SpaceId {
         reads(&self.hot.id);
@@ -129,8 +132,8 @@ impl<P: Platform> AddressSpace<P> {
         self.hot.root
     }
 
-    /// Is the space where this CPU loaded it? CPUs hold its address (contract of
-    /// [`switch_to`](crate::switch_to)): one that was moved is never caught up with.
+    /// Is the space still where this CPU loaded it? CPUs hold its address (contract of
+    /// [`switch_to`](crate::switch_to)): if the space were moved, no CPU would catch up with it.
     #[cfg(not(any(shootdown_traced, loom)))]
     pub(crate) fn is_in_place(&self, me: &PerCpu<P>) -> bool {
         let held = me.private.space.load(Ordering::Relaxed);
@@ -150,26 +153,26 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are
-    /// not such.
+    /// not machine-wide.
     #[must_use]
     pub fn tag(&self) -> Option<Tag> {
         P::tags()?.tag_of(&self.hot.tag)
     }
 
-    /// How many revoking changes were flushed or are being flushed.
+    /// How many revoking changes were counted.
     #[must_use]
     pub fn generation(&self) -> Generation {
         // ORDERING: F2: Acquire, with the Release in `bump`
         Generation(self.hot.generation.load(Ordering::Acquire))
     }
 
-    /// CPUs that may have the space loaded. Over-approximates.
+    /// CPUs that may have the space loaded. The set over-approximates.
     #[must_use]
     pub fn cpus(&self) -> CpuSetOf<P> {
         self.residency.cpus.snapshot()
     }
 
-    /// The line with the generation, and the log, will be written soon.
+    /// Prefetches, for writing, the line with the generation, and the log.
     pub(crate) fn expect_to_change(&self) {
         prefetch_write(&self.hot);
         if P::policy().range_log {
@@ -177,7 +180,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// This CPU, current to `have`, will soon look what has changed since.
+    /// Prefetches what this CPU, which is current to `have`, needs to catch up.
     pub(crate) fn expect_to_catch_up(&self, have: Generation) {
         prefetch(&self.hot);
         if P::policy().range_log {
@@ -185,13 +188,13 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Counts a change.
+    /// Counts a change; returns its generation.
     pub(crate) fn bump(&self) -> Generation {
         // ORDERING: F1: Release, with the Acquire in `generation`
         Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
-    /// A flush for freed tables failed: whatever flush comes next covers them too.
+    /// Records that a flush for freed tables failed: the next flush must cover them too.
     pub(crate) fn mark_tables_pending(&self, generation: Generation) {
         self.hot.pending.fetch_max(generation.0, Ordering::AcqRel);
     }
@@ -201,16 +204,16 @@ impl<P: Platform> AddressSpace<P> {
         Some(self.hot.pending.load(Ordering::Relaxed)).filter(|g| *g != 0)
     }
 
-    /// What was pending when a flush began is completed now that it is done.
+    /// A flush is done: clears what was pending when it began, if nothing newer is pending.
     pub(crate) fn completed_tables(&self, pending: u64) {
         let _ = self.hot.pending.compare_exchange(pending, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them
+    /// Counts stale members of the set that a flush found; returns whether it is time to ask them
     /// to leave the set.
     ///
-    /// The reading of a stale member's line costs about as much as one transfer; asking it to leave
-    /// costs it an interrupt, some ten times that. So a stale member may be read
+    /// To read a stale member's line costs about as much as one transfer; to ask it to leave costs
+    /// it an interrupt, which is some ten times that. So a stale member may be read
     /// [`Self::TRIM_AFTER`] times before it is asked.
     pub(crate) fn note_stale(&self, stale: u64) -> bool {
         let sum = self.cold.stale.load(Ordering::Relaxed) + stale;
@@ -221,21 +224,21 @@ impl<P: Platform> AddressSpace<P> {
 
     const TRIM_AFTER: u64 = 64;
 
-    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were
-    /// in the kernel since.
+    /// A broadcast was reported complete, too early. Returns its number, which a CPU acknowledges
+    /// when it has been in the kernel since then.
     pub(crate) fn count_completion(&self) -> u64 {
         // ORDERING: E2, with the Acquire in `completions`
         self.cold.completions.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// How many broadcasts for the space were said to be complete, where that is counted.
+    /// How many broadcasts for the space were reported complete, where that is counted.
     pub(crate) fn completions(&self) -> u64 {
         // ORDERING: E2, with the Release in `count_completion`
         self.cold.completions.load(Ordering::Acquire)
     }
 
-    /// Notes whether a look found nobody else flushing the space; says whether it was so `enough`
-    /// times in a row. A hint: looks at the same time may be lost.
+    /// Records whether a check found no other CPU flushing the space; returns whether it found none
+    /// `enough` times in a row. This is a hint: of two checks at the same time, one may be lost.
     pub(crate) fn note_alone(&self, alone: bool, enough: u32) -> bool {
         if enough == 0 {
             return true;

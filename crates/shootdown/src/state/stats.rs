@@ -1,15 +1,15 @@
-//! Counters: what the mechanism did, per CPU, cheap enough to leave on.
+//! Counters of what each CPU has done, cheap enough to leave on.
 //!
-//! Every counter is written by its own CPU only (a relaxed load and store on a private line; no
-//! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract;
-//! [`total`] is that of the whole machine.
+//! Only its own CPU writes a counter (a relaxed load and store on a private line; no
+//! read-modify-write), and any CPU may read it at any time. [`Snapshot`]s add up and subtract;
+//! [`total`] is the sum over the whole machine.
 //!
-//! # A file of them
-//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` one `name value`
-//! in a line, as kernels print theirs. Both follow from the declaration below, so that none is left
-//! out, and need neither an allocator nor a large stack. A name belongs to its meaning for good: a
-//! counter that counts something else gets another name. New ones may come between the old, so
-//! readers go by the name and not by the line.
+//! # A file of counters
+//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` prints one line
+//! per counter (`name value`), as kernels print theirs. Both follow from the declaration below, so
+//! none is left out, and they need neither an allocator nor a large stack. A name keeps its meaning
+//! for good: a counter that counts something else gets another name. New counters may be put
+//! between the old ones, so readers should look for the name and not for the line.
 //!
 //! ```
 //! # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -35,7 +35,7 @@
 //! # Ok::<(), fmt::Error>(())
 //! ```
 //!
-//! | what became of the work | counters |
+//! | what happened to the work | counters |
 //! |---|---|
 //! | put off | [`pending`](Snapshot::pending), [`lazily_pending`](Snapshot::lazily_pending), [`accessed_pending`](Snapshot::accessed_pending), [`early_acks`](Snapshot::early_acks) |
 //! | flushed later | [`completed`](Snapshot::completed), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`isolated_catch_ups`](Snapshot::isolated_catch_ups) |
@@ -94,8 +94,8 @@ macro_rules! counters {
             }
         }
 
-        /// What is said of each counter, and where it is. A static table and no array of values: it
-        /// is read on stacks of a kernel.
+        /// The meaning of each counter, and where its value is. It is a static table and no array
+        /// of values, because it is read on kernel stacks.
         static TABLE: &[Row] = &[
             $(Row {
                 name: stringify!($name),
@@ -160,7 +160,7 @@ struct Row {
     of: fn(&Snapshot) -> u64,
 }
 
-/// A counter as it is shown.
+/// A counter with its name and meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Count {
@@ -191,8 +191,8 @@ impl fmt::Display for Snapshot {
     }
 }
 
-/// The counters of all CPUs together, those that are offline now included. CPUs are read one after
-/// the other, while they count: what two counters say belongs together only where nothing runs.
+/// The counters of all CPUs together, including those that are offline now. CPUs are read one after
+/// the other, while they count: two counters match each other only where nothing runs.
 #[must_use]
 pub fn total<P: Platform>() -> Snapshot {
     let mut sum = Snapshot::default();
@@ -340,8 +340,8 @@ impl Counter {
         Self(CountCell::new(0))
     }
 
-    /// Adds. Only the owning CPU may call this; an interrupt between the load and the store can
-    /// lose its own counts, never anything else.
+    /// Adds. Only the owning CPU may call this. An interrupt between the load and the store can
+    /// lose its own counts, never others.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -362,7 +362,7 @@ impl Counter {
 }
 
 impl Stats {
-    /// Counts a completed wait of so many ticks.
+    /// Counts a completed wait of this many ticks.
     pub(crate) fn waited(&self, ticks: u64) {
         let bucket = (64 - ticks.leading_zeros()) as usize;
         self.waits[bucket.min(WAIT_BUCKETS - 1)].inc();

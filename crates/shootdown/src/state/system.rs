@@ -1,4 +1,5 @@
-//! What the CPUs of one kernel share: who is online, which ids are taken, large calls in flight.
+//! What the CPUs of one kernel share: the set of CPUs that are online, the ids given to spaces, and
+//! the large calls in flight.
 
 use crate::base::cpu_set::Mask;
 use crate::base::ids::{CpuId, SpaceId};
@@ -6,7 +7,8 @@ use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::state::calls::{TREES, TreeCall};
 
-/// One per kernel, in a `static` (or wherever [`Platform::system`] finds it).
+/// The state of the system: one per kernel, in a `static` (or wherever [`Platform::system`] finds
+/// it).
 #[repr(C, align(64))]
 pub struct System<P: Platform> {
     online: P::Mask,
@@ -39,14 +41,14 @@ impl Changes {
     }
 }
 
-/// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of
-/// a kernel range must not pass for one that reaches it. Both only grow, so a completion never
-/// covers a later failure.
+/// Flushes of everything that failed. What they should have ended is still in walk caches, and a
+/// flush of a kernel range does not reach it. Both counts only grow, so a completion never covers a
+/// later failure.
 #[derive(Debug)]
 #[repr(C)]
 struct Pending {
     failed: AtomicU64,
-    /// How many of them had failed when a flush of everything began that did not fail.
+    /// The value of `failed` when the last successful flush of everything began.
     completed: AtomicU64,
 }
 
@@ -98,9 +100,10 @@ impl<P: Platform> System<P> {
         &self.kernel_changes.0
     }
 
-    /// The large calls in flight: a bit for each place.
+    /// The large calls in flight: one bit for each place.
     pub(crate) fn trees_in_flight(&self) -> u64 {
-        // ORDERING: Acquire, with the AcqRel in `tree::begin`: who sees the bit sees the ticket
+        // ORDERING: Acquire, with the AcqRel in `tree::begin`: a CPU that sees the bit sees the
+        // ticket
         self.active_trees.0.load(Ordering::Acquire)
     }
 
@@ -123,22 +126,22 @@ impl<P: Platform> System<P> {
         }
     }
 
-    /// Flushes of everything that have failed until now.
+    /// How many flushes of everything have failed until now.
     ///
-    /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended
-    /// was notified of it by whoever called it, and numbers are all there is. A completion's number
-    /// was read before its flush's fence (D4), so it names flushes whose tables were published
-    /// before.
+    /// ORDERING: relaxed, here and below: code that relies on what a failed flush should have ended
+    /// learned of the failure from the caller of that flush, and these are only numbers. The number
+    /// of a completion was read before its flush's fence (D4), so it names flushes whose tables
+    /// were published before.
     pub(crate) fn failed_flushes(&self) -> u64 {
         self.pending.0.failed.load(Ordering::Relaxed)
     }
 
-    /// Must the next flush of a kernel range be one of everything?
+    /// Must the next flush of a kernel range be a flush of everything?
     pub(crate) fn everything_is_pending(&self) -> bool {
         self.pending.0.completed.load(Ordering::Relaxed) < self.failed_flushes()
     }
 
-    /// A flush of everything is over that began when `failed` had failed.
+    /// Records the end of a flush of everything; `failed` flushes had failed when it began.
     pub(crate) fn settle_everything(&self, failed: u64, done: bool) {
         if done {
             if failed != 0 {
@@ -149,7 +152,7 @@ impl<P: Platform> System<P> {
         }
     }
 
-    /// The next id; no id is given twice.
+    /// The next id; no id is given out twice.
     ///
     /// # Panics
     /// After [`SpaceId::MAX`] spaces, which takes longer than any machine runs.

@@ -1,38 +1,40 @@
-//! Tags that mean one space on every CPU, beside tags that don't (AMD: INVLPGB needs them).
+//! Global tags: they name one space on every CPU, beside tags that each CPU uses as it likes (AMD:
+//! INVLPGB needs them).
 //!
 //! # The problem
-//! On x86 a tag means whatever its CPU last used it for ([`super::slots`]). An instruction that
-//! invalidates everywhere can't say "the tag that each of you uses for this space". So a space that
-//! runs on many CPUs gets a tag of its own, the same everywhere, out of numbers that no slot uses.
-//! It keeps it until it ends. What remains cached under the tag then must not be found by the next
-//! space that gets it.
+//! On x86 a tag names whatever space its CPU last used it for ([`super::slots`]). An instruction
+//! that invalidates on all CPUs can't name "the tag that each of you uses for this space". So a
+//! space that runs on many CPUs gets a tag of its own, the same on all of them, out of numbers that
+//! no slot uses. It keeps the tag until it ends. Entries that remain cached under the tag then must
+//! not be found by the next space that gets it.
 //!
 //! # The protocol
-//! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays
-//! taken. When no free number is left, the released ones are noted, the caller makes every CPU
-//! forget everything that is not global, and the noted ones, only those, are free again. So that
-//! invalidation is paid once for many spaces, and a free number never has entries anywhere.
+//! Numbers are given out in ascending order. A number that was [released](BroadcastTags::release)
+//! stays taken. When no free number is left, the allocator notes the released numbers, the caller
+//! makes every CPU drop everything that is not global, and then those numbers, and only those, are
+//! free again. So one such invalidation serves many spaces, and a free number never has entries on
+//! any CPU.
 //!
-//! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the
-//! last; where spaces that live long hold the tail of the numbers, it takes that for a tag, and
+//! "None found" is an `Option`. (The Linux allocator of 2025 uses a number for it, one beyond the
+//! last. Where long-lived spaces hold the tail of the numbers, it takes that number for a tag, and
 //! gives it to two spaces.)
 //!
 //! # Invariants
 //! I1: no number has two owners. I2: a number that is given out has no entries on any CPU. I3:
-//! every number below the hand is taken; so nothing is free when nothing is found from the hand on.
+//! every number below the hand is taken, so if a search from the hand on finds none, none is free.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | B1 taking the lock | Acquire | B2 | the sets are seen as the last owner left them |
 //! | B2 giving it back | Release | B1 | |
-//! | B3 release | Release | B4 | what was done under the tag is over before it gets another owner |
+//! | B3 release | Release | B4 | every access under the tag is over before the tag gets another owner |
 //! | B4 noting the released numbers | Acquire | B3 | |
 //!
-//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for
-//! hardware only. The CPU that invalidates must be the one that waits for completion, so the caller
-//! stays on its CPU meanwhile (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done
-//! anywhere.
+//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits only
+//! for hardware. The CPU that invalidates must be the one that waits for completion, so the caller
+//! stays on its CPU meanwhile (AMD APM vol. 3, TLBSYNC). A release takes no lock and may be made on
+//! any CPU.
 
 use core::fmt;
 
@@ -42,13 +44,13 @@ use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Numbers in a word.
 const WORD: u32 = 64;
 
-/// Tags can't be given out like this.
+/// Why an allocator of these tags can't be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BroadcastTagsError {
-    /// There is no number to give out.
+    /// There are no numbers to give out.
     Empty,
-    /// The sets have no room for so many numbers.
+    /// The sets have no room for that many numbers.
     NoRoom {
         /// Numbers asked for.
         count: u32,
@@ -88,19 +90,20 @@ pub struct BroadcastTags<const WORDS: usize> {
     first: u16,
     /// How many numbers there are.
     count: u32,
-    /// Given out since the last invalidation of everything, or still owned.
+    /// The numbers given out since the last invalidation of everything, or still owned.
     taken: [AtomicU64; WORDS],
-    /// Of these: released, with entries left.
+    /// Those of the taken numbers that were released and may still have entries.
     released: [AtomicU64; WORDS],
-    /// Where the search goes on.
+    /// Where the next search begins.
     hand: AtomicU32,
 }
 
-/// With room for every tag of 12 bits, the width of an x86 PCID.
+/// An allocator with room for every tag of 12 bits, the width of an x86 PCID.
 pub type SharedTags = BroadcastTags<64>;
 
 impl<const WORDS: usize> BroadcastTags<WORDS> {
-    /// Gives out the tags from `first` to the last of `bits` bits. Those below are the slots'.
+    /// Makes an allocator of the tags from `first` to the last of `bits` bits. The tags below
+    /// belong to slots.
     ///
     /// # Errors
     /// See [`BroadcastTagsError`].
@@ -109,7 +112,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         Self::with_count(first, end.saturating_sub(u32::from(first.0)), bits)
     }
 
-    /// Gives out `count` tags from `first` on.
+    /// Makes an allocator of `count` tags from `first` on.
     ///
     /// # Errors
     /// See [`BroadcastTagsError`].
@@ -135,15 +138,15 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         })
     }
 
-    /// Gives out a tag that has no entries on any CPU; `None` when every one has an owner.
+    /// Gives out a tag that has no entries on any CPU; `None` when every tag has an owner.
     ///
-    /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is
-    /// left: when it returns, every CPU has forgotten everything that is not global and was cached
-    /// before the call. Stay on one CPU, and don't call it from handlers, which could wait for the
-    /// lock of what they interrupt.
+    /// It calls `wait` while another CPU holds the lock. It calls `reset` when no free number is
+    /// left: when `reset` returns, every CPU has dropped everything that is not global and was
+    /// cached before the call. Stay on one CPU. Don't call this from a handler, which could wait
+    /// for a lock that the interrupted code holds.
     ///
     /// # Safety
-    /// `reset` does that: the released tags are given out again.
+    /// `reset` does what is said above: the released tags are given out again.
     pub unsafe fn assign(&self, wait: impl FnMut(), reset: impl FnOnce()) -> Option<Tag> {
         self.locked(wait, || self.assign_locked(reset))
     }
@@ -151,7 +154,8 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
     /// Takes a tag back from a space that has ended.
     ///
     /// # Safety
-    /// The tag is the caller's, and no CPU has it loaded or will load it: another space may get it.
+    /// The tag is the caller's, and no CPU has it loaded or will load it: another space may get it
+    /// afterwards.
     ///
     /// # Panics
     /// When the tag was not given out, or was released before.
@@ -169,7 +173,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         }
     }
 
-    /// May these tags be used beside those up to `slots`, at this width?
+    /// Do these tags not overlap with those up to `slots`, and do they fit this width?
     #[must_use]
     pub fn fit(&self, slots: Tag, bits: u8) -> bool {
         let last = u32::from(self.first) + self.count - 1;
@@ -193,7 +197,8 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         // [B1]
         while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
-            // `wait` may sleep until the line that was loaded last is written: load it.
+            // `wait` may sleep until the line that was loaded last is written, so load the lock's
+            // line.
             while self.lock.load(Ordering::Relaxed) {
                 wait();
             }
@@ -235,7 +240,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         })
     }
 
-    /// The released numbers, as far as there are numbers.
+    /// The words of `released` that have numbers.
     fn released(&self) -> &[AtomicU64] {
         &self.released[..self.count.div_ceil(WORD) as usize]
     }
@@ -245,7 +250,8 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
     }
 
     fn free_released(&self, reset: impl FnOnce()) {
-        // Before the invalidation: who releases a number meanwhile may cache something until then.
+        // Noted before the invalidation: a CPU may still cache entries for a number that is
+        // released later.
         let mut released = [0; WORDS];
         self.note_released(&mut released);
         reset();
@@ -267,7 +273,7 @@ const fn place(number: u32) -> (usize, u64) {
     ((number / WORD) as usize, 1 << (number % WORD))
 }
 
-/// Under the lock.
+/// Changes a word of a set. Call it under the lock.
 fn change(set: &[AtomicU64], at: usize, f: impl FnOnce(u64) -> u64) {
     set[at].store(f(set[at].load(Ordering::Relaxed)), Ordering::Relaxed);
 }
@@ -342,8 +348,8 @@ mod tests {
         assert!(all.fit(Tag(6), 12) && !all.fit(Tag(7), 12) && !all.fit(Tag(6), 11));
     }
 
-    /// Owners that live long hold the tail of the numbers, others come and go: the state in which
-    /// "none found" must not be taken for a number.
+    /// Long-lived owners hold the tail of the numbers, others come and go: in this state "none
+    /// found" must not be taken for a number.
     #[test]
     fn no_tag_has_two_owners_when_the_tail_is_held() {
         for count in [3, 5, 63, 64, 65] {

@@ -1,4 +1,4 @@
-//! Hardware tags: which space's entries a CPU keeps apart under which number.
+//! Hardware tags: the numbers under which a CPU keeps the entries of different spaces apart.
 
 pub mod broadcast;
 pub mod generations;

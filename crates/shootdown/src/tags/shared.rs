@@ -1,39 +1,40 @@
-//! How a space goes over from per-CPU slots to one tag for all CPUs, while it runs.
+//! How a space moves from per-CPU slots to one global tag while it runs.
 //!
 //! # The problem
-//! A flush of a space with a machine-wide tag is one broadcast. While a CPU still runs the space
-//! under a slot of its own, a broadcast by tag misses it; and a CPU that already runs it under the
-//! tag is not interrupted because of it any more. For a while, both must be notified.
+//! A flush of a space with a global tag is one broadcast. While a CPU still runs the space under a
+//! slot of its own, a broadcast by that tag misses the CPU; and a CPU that already runs the space
+//! under the tag is not interrupted for it any more. While a space moves, a flush must reach both
+//! kinds of CPU.
 //!
 //! # The protocol
-//! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. It goes
-//! only in this direction, until the space ends.
+//! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. The
+//! word changes only in this direction, until the space ends.
 //! - **Assign** ([`SharedTag::assign`]): slots → moving. Of two CPUs that try, one succeeds; the
 //!   other gives its tag back.
 //! - **Switch**: publish that the CPU is switching; fence (that of D1, see [`crate::switch`]); read
-//!   the word ([`SharedTag::tag`]). With a tag, load it and keep what is cached: it is current
-//!   without looking at the generation, as every flush reaches it. Without, take a slot, as ever.
-//!   Then publish which.
-//! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done
-//!   ([`SharedTag::moved`]). Otherwise ask the CPUs that have the space loaded under a slot, or are
-//!   switching, and wait for them; **then** look again, and if there is a tag by now, broadcast as
-//!   well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag has nothing to
-//!   acknowledge: whoever sees that it does sees the tag.
-//! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about
-//!   to, moving → moved. CPUs that run under a slot are notified to load again; that is the
-//!   caller's matter. Any flush may try.
+//!   the word ([`SharedTag::tag`]). If there is a tag, load it and keep what is cached: that is
+//!   current without a look at the generation, as every flush reaches it. If there is none, take a
+//!   slot, as for any space. Then publish which of the two is in use.
+//! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and the flush is done
+//!   ([`SharedTag::moved`]). Otherwise notify the CPUs that have the space loaded under a slot, or
+//!   are switching, and wait for them; **then** read the word again, and if there is a tag by now,
+//!   broadcast as well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag need
+//!   not acknowledge: a flush that sees it running under the tag also sees the tag.
+//! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot, or may be about
+//!   to, moving → moved. The caller notifies CPUs that run under a slot to load the space again.
+//!   Any flush may try to settle.
 //!
 //! # Why no flush misses a CPU
-//! Take a CPU that has an old entry it can still use after the flush. *Under a slot:* it is loaded,
-//! for a slot that is loaded later looks at the generation. If the flush saw it (D1) it was asked.
-//! If it did not ask because it saw *moved*, a settling saw the CPU elsewhere or under the tag; by
-//! S1 and S2 the CPU's next switch sees the word. *Under the tag:* if the flush broadcast, the
-//! entry is gone. If it did not, it found no tag after it had looked at all CPUs and they had
-//! acknowledged. The entry is older than the table stores, so by D1 the flush saw the CPU switch to
-//! the space, or something that the CPU published later: that it runs it under the tag, an
-//! acknowledgement, that it has left. If it saw it switch, it waited for one of these. All of them
-//! the CPU stored after it had read the word, so the flush, which reads the word later still, finds
-//! the tag (S3).
+//! Take a CPU that has an old entry which it could still use after the flush. *Under a slot:* the
+//! slot is loaded, because a CPU that loads a slot later looks at the generation. If the flush saw
+//! the slot loaded (D1), it notified the CPU. If it did not because it saw *moved*, a settling CPU
+//! saw this CPU elsewhere or under the tag; by S1 and S2 this CPU's next switch sees the word.
+//! *Under the tag:* if the flush broadcast, the entry is gone. If it did not, it found no tag after
+//! it had looked at all CPUs and they had acknowledged. The entry is older than the table stores,
+//! so by D1 the flush saw the CPU switch to the space, or something that the CPU published later:
+//! that it runs the space under the tag, an acknowledgement, or that it has left. If the flush saw
+//! it switch, the flush waited for one of these. The CPU stored each of them after it had read the
+//! word, so the flush, which reads the word later still, finds the tag (S3).
 //!
 //! # Invariants
 //! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs
@@ -43,10 +44,10 @@
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | S1 assign (or seeing the tag), then fence, then the set, and what its CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling sees that it is switching |
+//! | S1 assign (or seeing the tag), then fence, then the set, and what its CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling CPU sees that it is switching |
 //! | S2 "switching", and the set; then fence (D1), then the word | fence, Acquire | S1 | |
 //! | S3 the word, after the acknowledgements of CPUs (Acquire) | Acquire | S2 | the CPU read the word before it stored what the flush reads |
-//! | S4 moving → moved | Release | S5 | accesses through slots are over: before a CPU published its new tag, before it was settled |
+//! | S4 moving → moved | Release | S5 | accesses through slots are over: each CPU ended them before it published its new tag, and that came before the space was settled |
 //! | S5 the word (flush) | Acquire | S4, S1 | |
 
 use crate::base::cpu_set::Bits;
@@ -55,33 +56,33 @@ use crate::base::sync::{AtomicU32, Ordering, fence};
 
 pub use crate::port::policy::Threshold;
 
-/// Above the bits of a tag.
+/// These flags are above the bits of a tag.
 const MOVING: u32 = 1 << 16;
 const MOVED: u32 = 1 << 17;
 
-/// The machine-wide tag of a space, if it has one. Part of the space.
+/// The global tag of a space, if it has one. It is part of the space.
 #[derive(Debug)]
 pub struct SharedTag(AtomicU32);
 
-/// What a CPU has to do with a space.
+/// How a CPU uses a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uses {
     /// It has another space loaded, or none.
     Nothing,
-    /// It is switching, to whatever.
+    /// It is switching, perhaps to this space.
     Unknown,
     /// It has the space loaded under a slot of its own.
     Slot,
-    /// It has the space loaded under the machine-wide tag.
+    /// It has the space loaded under the global tag.
     Shared,
 }
 
-/// Where a space is.
+/// Under which tags CPUs run a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Every CPU runs it under a slot of its own.
     Slots,
-    /// Some may run it under the tag, some under slots.
+    /// Some CPUs may run it under the tag, some under slots.
     Moving(Tag),
     /// Every CPU runs it under the tag.
     Moved(Tag),
@@ -93,13 +94,13 @@ const fn tag_of(word: u32) -> Tag {
 }
 
 impl SharedTag {
-    /// No tag.
+    /// Makes the word of a space without a tag.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Where the space is now. [S2, S3, S5]
+    /// The phase that the space is in now. [S2, S3, S5]
     #[must_use]
     pub fn phase(&self) -> Phase {
         let word = self.0.load(Ordering::Acquire);
@@ -128,7 +129,7 @@ impl SharedTag {
         }
     }
 
-    /// The tag to broadcast for after CPUs have been asked: the space may have got one meanwhile.
+    /// The tag to broadcast for after CPUs have acknowledged: the space may have got one meanwhile.
     #[must_use]
     pub fn after_asking(&self) -> Option<Tag> {
         self.tag()
@@ -138,7 +139,7 @@ impl SharedTag {
     /// ([`super::broadcast::BroadcastTags::assign`]).
     ///
     /// # Errors
-    /// The tag, when the space has one already.
+    /// Returns the tag when the space has one already.
     pub fn assign(&self, tag: Tag) -> Result<(), Tag> {
         let word = MOVING | u32::from(tag.0);
         // [S1]
@@ -148,9 +149,9 @@ impl SharedTag {
         }
     }
 
-    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells,
-    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded.
-    /// Acknowledgements whether the space has moved.
+    /// Ends the move if no CPU runs the space under a slot, or may be about to. `uses` says, with
+    /// Acquire, what a CPU has loaded; `cpus` reads which CPUs may have the space loaded. Returns
+    /// whether the space has moved.
     pub fn settle<C: Bits>(
         &self,
         cpus: impl Fn() -> C,
@@ -161,21 +162,22 @@ impl SharedTag {
             Phase::Moving(tag) => tag,
             Phase::Moved(_) => return true,
         };
-        // ORDERING: S1, S2. The word before the set, and what its CPUs have loaded.
+        // ORDERING: S1, S2. The word is read before the set, and before what its CPUs have loaded.
         fence(Ordering::SeqCst);
         let settled = cpus().iter().all(|cpu| match uses(cpu) {
             Uses::Nothing | Uses::Shared => true,
             Uses::Unknown | Uses::Slot => false,
         });
         if settled {
-            // [S4] Nobody else changes the word in another way.
+            // [S4] No other CPU changes the word in another way.
             let word = MOVED | u32::from(tag.0);
             self.0.store(word, Ordering::Release);
         }
         settled
     }
 
-    /// The space ends: no CPU has it loaded, and none will. The tag goes back to its allocator.
+    /// Takes the tag of a space that ends: no CPU has it loaded, and none will. The caller gives
+    /// the tag back to its allocator.
     #[must_use = "a tag that is not released is lost"]
     pub fn take(&self) -> Option<Tag> {
         let tag = self.tag();

@@ -1,28 +1,28 @@
 //! Per-CPU tag slots: recently used spaces keep their entries over a context switch.
 //!
 //! A tag names a *recently used space on this CPU*, not a process. A CPU has a handful of slots;
-//! each remembers a space and the generation its entries are current to. Switching to a remembered
-//! space keeps its entries when its generation is current; otherwise exactly that tag is flushed.
-//! (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB entries using
-//! PCID", Andy Lutomirski, 2017.)
+//! each remembers a space and the generation up to which its entries are current. A switch to a
+//! remembered space keeps its entries when the space's generation is the same; otherwise it flushes
+//! exactly that tag. (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB
+//! entries using PCID", Andy Lutomirski, 2017.)
 //!
 //! # Invariants
 //! I1: a space is in at most one slot of a CPU. I2: a slot at generation *g* never holds entries
-//! older than *g* (the master invariant). I3: a slot that changes hands is flushed when its tag is
-//! loaded.
+//! older than *g* (the master invariant). I3: a slot that is given to another space is flushed when
+//! its tag is loaded.
 //!
-//! Everything here belongs to one CPU and is written by it alone, with interrupts off.
+//! Everything here belongs to one CPU, and only that CPU writes it, with interrupts off.
 
 use crate::base::ids::{SpaceId, Tag};
 use crate::base::sealed::Sealed;
 use crate::base::sync::{AtomicU64, Ordering};
 use crate::port::policy::Victim;
 
-/// The most slots a CPU can have: the recency order is kept in eight nibbles.
+/// The largest number of slots of a CPU: the recency order is kept in eight nibbles.
 pub const MAX_SLOTS: usize = 8;
 
-/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice. What a slot
-/// remembers decides which entries are kept, so nobody else implements it:
+/// One word per tag slot. [`Slots`] implements it; the platform chooses the count. What a slot
+/// remembers decides which entries are kept, so no other crate implements it:
 ///
 /// ```compile_fail
 /// # use shootdown::sync::AtomicU64;
@@ -46,7 +46,7 @@ pub trait TagSlots: Sealed + AsRef<[AtomicU64]> + Send + Sync + 'static {
     fn empty() -> Self;
 }
 
-/// `N` words, at most [`MAX_SLOTS`]. Six fill one cache line together with what sits beside them.
+/// `N` words, at most [`MAX_SLOTS`]. Six of them and the words beside them fill one cache line.
 #[derive(Debug)]
 pub struct Slots<const N: usize>([AtomicU64; N]);
 
@@ -81,14 +81,14 @@ impl Slot {
         self.0 as usize
     }
 
-    /// The hardware tag. Slot 0 is tag 1: tag 0 is what code that knows nothing of tags runs under.
+    /// The hardware tag. Slot 0 has tag 1: code that does not know of tags runs under tag 0.
     pub const fn tag(self, tags_on: bool) -> Tag {
         if tags_on { Tag(self.0 as u16 + 1) } else { Tag(0) }
     }
 }
 
 /// The word of a slot: a space's id, and whether this CPU is known to be in that space's CPU set
-/// (only the CPU itself ever leaves a set, so it need not look).
+/// (only the CPU itself ever leaves a set, so it need not read the set).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Remembered(u64);
 
@@ -126,13 +126,13 @@ impl Order {
     const LAZY: u64 = 1 << 36;
     const KEPT_SHIFT: u32 = 40;
 
-    /// The order that a CPU keeps as `word`: with the initial one exclusive-ored in, so that the
-    /// state of a CPU begins as zeros and takes no place in a kernel's image.
+    /// The order that a CPU keeps as `word`. The word is exclusive-ored with the initial order, so
+    /// that the state of a CPU begins as zeros and takes no place in a kernel's image.
     pub const fn from_word(word: u64) -> Self {
         Self(word ^ Self::INITIAL.0)
     }
 
-    /// The word of an order.
+    /// The word that a CPU keeps for this order.
     pub const fn word(self) -> u64 {
         self.0 ^ Self::INITIAL.0
     }
@@ -157,7 +157,7 @@ impl Order {
         Self(self.0 & !0xffff_ffff | order as u64)
     }
 
-    /// Which of the first `n` slots makes room, and the order with the hand moved on.
+    /// Which of the first `n` slots is reused, and the order with the hand moved on.
     #[must_use]
     pub const fn victim(self, rule: Victim, n: u8) -> (Slot, Self) {
         match rule {
@@ -186,7 +186,7 @@ impl Order {
         Self(if lazy { self.0 | Self::LAZY } else { self.0 & !Self::LAZY })
     }
 
-    /// Counts a kept switch; the second value is how many to move to the statistics.
+    /// Counts a kept switch; the second value is how many to add to the statistics.
     #[must_use]
     pub const fn count_kept(self) -> (Self, u64) {
         let kept = (self.0 >> Self::KEPT_SHIFT) + 1;
@@ -198,7 +198,7 @@ impl Order {
         }
     }
 
-    /// Kept switches not yet moved to the statistics.
+    /// Kept switches not yet added to the statistics.
     pub const fn kept(self) -> u64 {
         self.0 >> Self::KEPT_SHIFT
     }
@@ -222,7 +222,7 @@ pub(crate) fn write(ids: &[AtomicU64], slot: Slot, what: Remembered) {
     ids[slot.index()].store(what.0, Ordering::Relaxed);
 }
 
-/// Forgets every slot but one (or all).
+/// Empties every slot but one (or all).
 pub(crate) fn forget_others(ids: &[AtomicU64], keep: Option<Slot>) {
     for (i, word) in ids.iter().enumerate() {
         if keep.is_none_or(|k| k.index() != i) && word.load(Ordering::Relaxed) != 0 {

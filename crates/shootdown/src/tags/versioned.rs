@@ -1,10 +1,10 @@
-//! What the library asks of a machine-wide allocator of tags.
+//! The interface of the library to a machine-wide allocator of tags.
 //!
 //! A port whose tags mean the same on every CPU
 //! ([`TagScope::System`](crate::facts::TagScope::System)) has one [`Generations`] for its spaces
-//! and returns it from [`Platform::tags`](crate::Platform::tags). How many words and CPUs it has
-//! room for is the port's choice, made here a type that the rest of the library need not know.
-//! Other ports name [`NoTags`].
+//! and returns it from [`Platform::tags`](crate::Platform::tags). The port chooses for how many
+//! words and CPUs it has room; this trait hides that choice from the rest of the library. Other
+//! ports name [`NoTags`].
 
 use core::convert::Infallible;
 
@@ -13,7 +13,7 @@ use crate::base::sealed::Sealed;
 use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsError};
 
 /// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`]. Two
-/// spaces that get one tag use each other's entries, so nobody but this crate implements it:
+/// spaces that get one tag use each other's entries, so no other crate implements it:
 ///
 /// ```compile_fail
 /// # use shootdown::tags::generations::{Activated, CpuTags, SpaceTag, TagsError};
@@ -38,7 +38,7 @@ use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsEr
 /// }
 /// ```
 pub trait Versioned: Sealed + Send + Sync + 'static {
-    /// Are there such tags? Where not, nothing that is about them is compiled into a kernel.
+    /// Are there such tags? If not, a kernel compiles no code for them.
     const EXIST: bool;
 
     /// See [`Generations::activate_fresh`].
@@ -77,7 +77,7 @@ pub trait Versioned: Sealed + Send + Sync + 'static {
     /// As [`Generations::unpin`].
     unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut());
 
-    /// Was it made for tags of so many bits, in pairs or not, and for this CPU?
+    /// Was it made for tags of `bits` bits, in pairs or not, and for this CPU?
     fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool;
 }
 
@@ -122,7 +122,7 @@ impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPU
     }
 }
 
-/// For ports without machine-wide tags. There is none of it.
+/// The allocator type of ports without machine-wide tags. It has no value.
 #[derive(Clone, Copy, Debug)]
 pub struct NoTags(Infallible);
 

@@ -1,4 +1,4 @@
-//! When is a flush over? Waiting for the acknowledgements of those who were notified.
+//! When a flush is over: waiting for the acknowledgements of the CPUs that were notified.
 
 use crate::base::cpu_set::{Bits, GROUP, WORD};
 use crate::base::ids::{CpuId, Generation};
@@ -12,18 +12,20 @@ use crate::port::policy::Lazy;
 use crate::state::cpu::{Loaded, PerCpu, View};
 use crate::state::space::AddressSpace;
 
-/// A flush that was begun and must be waited for. Dropped before it is done, it leaves its change
-/// [pending](AddressSpace::complete_pending).
+/// A flush that was begun and must be waited for. A ticket that is dropped before the flush is done
+/// leaves the change [pending](AddressSpace::complete_pending).
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    /// Until all have acknowledged. Dropped with the ticket before that, it is pending.
+    /// The change, until all CPUs have acknowledged. When it is dropped with the ticket before
+    /// that, it stays pending.
     pub(super) change: Option<Change<'a, P>>,
     pub(super) generation: Generation,
     pub(super) waiting: CpuSetOf<P>,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Step 7, with pull delivery: group by group, in the order in which they were notified.
+    /// Step 7, with pull delivery: waits group by group, in the order in which the CPUs were
+    /// notified.
     pub(super) fn wait_for_acknowledgements(
         &self,
         pin: &P::Pin,
@@ -58,8 +60,8 @@ impl Asked {
     }
 
     /// Waits for CPUs that were notified at once. The last of them is probably the last to
-    /// acknowledge; when something happens to its line, the others have probably acknowledged
-    /// too, and their lines can travel together with it.
+    /// acknowledge. When its line changes, the others have probably acknowledged too, and their
+    /// lines are prefetched so that the transfers overlap.
     #[inline(never)]
     fn wait_for_group<P: Platform>(
         self,
@@ -100,7 +102,7 @@ impl Asked {
             && (loaded.id() != self.id || acked >= self.answer || lazy && !self.freed_tables)
     }
 
-    /// Waits for one CPU; `awake` is called when something may have happened.
+    /// Waits for one CPU; calls `awake` when something may have happened.
     #[inline(never)]
     fn wait_for<P: Platform>(
         self,
@@ -114,15 +116,15 @@ impl Asked {
             if mark_late::<P>(cpu) {
                 break;
             }
-            // `relax` may sleep until the line that was looked at last changes: look at the one the
-            // acknowledgement comes on, and sleep only if it says what it said before the
-            // acknowledgement was missing.
+            // `relax` may sleep until the line that was read last changes. So read the line that
+            // the acknowledgement is stored in, and sleep only if it still has the value that it
+            // had before the acknowledgement was found missing.
             let before = state.published();
             if self.is_done(state) {
                 break;
             }
-            // It may have said something else in between, and now say that it has acknowledged:
-            // then it must not sleep.
+            // The line may have changed in between and contain the acknowledgement now: then this
+            // CPU must not sleep.
             let same = state.published() == before;
             if same && !self.is_acknowledged_by::<P>(before) {
                 if P::relax(pin).is_err() {
@@ -140,18 +142,19 @@ impl Asked {
     }
 }
 
-/// Does this CPU make no access any more through entries of space `id` older than the generation
-/// `acknowledge`, without looking at the generation first? (Where hardware broadcasts and says too
-/// early that it is done, `acknowledge` is the number of that; see
+/// Has this CPU stopped making accesses through entries of space `id` older than the generation
+/// `answer`, unless it looks at the generation first? (Where hardware broadcasts and reports
+/// completion too early, `answer` is the number of a broadcast instead; see
 /// [`broadcast`](super::broadcast).)
 ///
 /// The state and the acknowledged generation are two words, read in this order. If the state names
-/// the space, the acknowledgement read after it was stored in that stay of the CPU in the space,
-/// and says so; or later, elsewhere: then the CPU had left, and if it has come back since, it
-/// looked at the generation on its way, after the initiator's fence (D1: the state read here, after
-/// that fence, is older). The other order is wrong: between the two reads a CPU can arrive in the
-/// space, with the generation that it looked up before the change was counted, and what was read
-/// first is the generation of the space it came from.
+/// the space, the acknowledgement read after it was stored in one of two situations. Either the CPU
+/// stored it in that stay in the space, and the generation decides. Or the CPU stored it later,
+/// elsewhere: then it had left the space, and if it has come back since, it looked at the
+/// generation on its way, after the initiator's fence (D1: the state read here, after that fence,
+/// is older). The other order is wrong: between the two reads a CPU can arrive in the space with
+/// the generation that it read before the change was counted, and the acknowledgement read first
+/// then belongs to the space that it came from.
 pub(super) fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
@@ -169,14 +172,14 @@ pub(super) fn is_done<P: Platform>(
 }
 
 impl<P: Platform> Ticket<'_, P> {
-    /// The generation the change was given.
+    /// The generation that the change was given.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Has everyone acknowledged? Never waits; may be asked on any CPU, in tasks and in handlers
-    /// that are maskable ([`context`](crate::context)).
+    /// Have all CPUs acknowledged? It never waits; any CPU may call it, in tasks and in maskable
+    /// handlers ([`context`](crate::context)).
     #[must_use]
     pub fn poll(&mut self) -> bool {
         let Some(Change { space, request, answer, .. }) = &self.change else { return true };
@@ -194,7 +197,7 @@ impl<P: Platform> Ticket<'_, P> {
         true
     }
 
-    /// Everyone has.
+    /// All CPUs have acknowledged.
     fn acknowledged(&mut self) {
         let Some(change) = self.change.take() else { return };
         let pin = P::pin();
@@ -206,10 +209,11 @@ impl<P: Platform> Ticket<'_, P> {
         space.completed_by(me, change);
     }
 
-    /// Waits until everyone has. Never in a non-maskable handler ([`context`](crate::context)).
+    /// Waits until all CPUs have acknowledged. Never in a non-maskable handler
+    /// ([`context`](crate::context)).
     ///
     /// # Errors
-    /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
+    /// Returns the ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
     pub fn wait(mut self, pin: &P::Pin) -> Result<(), (FlushError, Self)> {
         if !respond::may_wait(PerCpu::<P>::here(pin)) {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };

@@ -1,8 +1,9 @@
 //! Flushes where hardware invalidates on every CPU.
 //!
-//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change;
-//! (3) decide how far the invalidation must reach ([`Residency::extent`], which fences first), and
-//! read the space's tag after that; (4) invalidate, and wait until the hardware has done it.
+//! The caller has changed the tables. The initiator (1) *publishes* the stores to walkers; (2)
+//! counts the change; (3) decides how far the invalidation must reach ([`Residency::extent`], which
+//! executes a fence first), and reads the space's tag after that; (4) invalidates, and waits until
+//! the hardware has done it.
 //!
 //! | reach | when | what is waited for |
 //! |---|---|---|
@@ -10,25 +11,25 @@
 //! | local | only this CPU can | this CPU's own sync |
 //! | broadcast | otherwise | the hardware, for every CPU |
 //!
-//! Nobody is interrupted, and such a flush does not fail, except where hardware says too early that
-//! it is done: then the CPUs that have the space loaded are interrupted after the sync, which ends
+//! No CPU is interrupted, and such a flush does not fail, except where hardware reports completion
+//! too early: then the CPUs that have the space loaded are interrupted after the sync, which ends
 //! their accesses.
 //!
-//! # Hardware that says too early that it is done
-//! What is missing is that each CPU comes into the kernel once after the sync. A generation does
-//! not say that: it is counted before the invalidation. So each sync of a space is numbered when it
-//! is over ([`AddressSpace::count_completion`]), and a CPU that serves a kick, or switches to the
-//! space, acknowledges the number that it finds. Who was interrupted in another space, and has come
-//! back since, has acknowledged by coming back.
+//! # Hardware that reports completion too early
+//! On such hardware each CPU must also enter the kernel once after the sync. A generation can't
+//! tell whether it has, because it is counted before the invalidation. So each sync of a space gets
+//! a number when it is over ([`AddressSpace::count_completion`]), and a CPU that serves a kick, or
+//! switches to the space, acknowledges the number that it reads. A CPU that was interrupted in
+//! another space, and has come back since, acknowledged when it came back.
 //!
 //! | pair | the flush | the CPU | what it guarantees |
 //! |---|---|---|---|
-//! | E1 | sync; number; **fence**; who has the space loaded | store *switching*; **fence**; load the number | the CPU is interrupted, or acknowledges; or it came after the sync |
-//! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | who acknowledges a number comes after its sync |
+//! | E1 | sync; number; **fence**; which CPUs have the space loaded | store *switching*; **fence**; load the number | the CPU is interrupted, or acknowledges; or it came after the sync |
+//! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | a CPU that acknowledges a number comes after its sync |
 //!
-//! The tag is read last. A space that gets another tag after that was looked at runs under it only
-//! on CPUs that see the stores (P1 in `state/residency.rs`); the old number may be another space's
-//! by then, which loses entries and no more.
+//! The initiator reads the tag last. If the space gets another tag after that, it runs under the
+//! new tag only on CPUs that see the stores (P1 in `state/residency.rs`). The old number may belong
+//! to another space by then; that space loses entries, which is harmless.
 //!
 //! [`Residency::extent`]: crate::residency::Residency::extent
 
@@ -47,8 +48,8 @@ use crate::state::residency::{Extent, Strategy};
 use crate::state::space::AddressSpace;
 
 impl<P: Platform> AddressSpace<P> {
-    /// The broadcast for a change of the space is complete. Says which CPUs are to be interrupted
-    /// because hardware says so too early.
+    /// The broadcast for a change of the space is complete. Returns which CPUs must be interrupted
+    /// because the hardware reports that too early.
     pub(super) fn completed(
         &self,
         pin: &P::Pin,
@@ -68,8 +69,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Makes hardware drop what changed, as far as it must reach. What must be waited for on every
-    /// CPU is returned, and the caller waits, or does not.
+    /// Makes the hardware drop what changed, as far as the invalidation must reach. Returns the
+    /// last broadcast, if there was one; the caller decides whether to wait for it.
     pub(crate) fn issue(
         &self,
         pin: &P::Pin,
@@ -78,7 +79,7 @@ impl<P: Platform> AddressSpace<P> {
         request: Request,
     ) -> Option<Invalidate> {
         let extent = self.extent(pin.cpu(), me, strategy, request.freed_tables);
-        // A space without a tag never ran.
+        // A space without a tag has never run.
         let Some(tag) = self.tag().filter(|_| extent != Extent::None) else {
             me.stats.invalidations_none.inc();
             return None;
@@ -97,12 +98,12 @@ impl<P: Platform> AddressSpace<P> {
         let here = || me.loaded().id() == self.id().get();
         let was_here = here();
         let extent = self.residency.extent(strategy, cpu, was_here, freed_tables);
-        // A handler in between may have left the space, and then it was not this CPU that was
-        // counted.
+        // A handler may have left the space in between; then the CPU that was counted as active is
+        // another one.
         if strategy == Strategy::Active && was_here && !here() { Extent::Broadcast } else { extent }
     }
 
-    /// Other CPUs that have the space loaded, or are on their way.
+    /// Other CPUs that have the space loaded, or are loading it.
     fn runs_on(&self, cpu: CpuId) -> CpuSetOf<P> {
         let mut runs = P::system().online_of(&self.cpus());
         runs.remove(cpu);
@@ -115,8 +116,8 @@ impl<P: Platform> AddressSpace<P> {
         runs
     }
 
-    /// This CPU, which is elsewhere, flushes the space's tag and leaves the set, where that means
-    /// something.
+    /// This CPU, which is elsewhere, flushes the space's tag and leaves the set, where the strategy
+    /// uses the set.
     pub(crate) fn trim_here(&self, cpu: CpuId) {
         if family::strategy::<P>() != Some(Strategy::Trim) {
             return;
@@ -132,8 +133,8 @@ impl<P: Platform> AddressSpace<P> {
         self.residency.trimmed(cpu);
     }
 
-    /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A
-    /// courtesy: it fails without consequence.
+    /// Now and then asks stale members of the set to flush the tag and leave it. This is optional:
+    /// nothing depends on it, so errors are ignored.
     fn trim(&self, pin: &P::Pin, me: &PerCpu<P>) {
         if !self.note_stale(1) || !respond::may_wait(me) {
             return;
@@ -165,13 +166,13 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that
-/// issued it.
+/// Waits until `last`, and everything that this CPU has broadcast before it, is complete. The CPU
+/// that issued `last` calls it.
 pub(super) fn complete<P: Platform>(last: Invalidate) {
     regime::sync_everywhere::<P::Regime>(last);
 }
 
-/// Removes what the request names; returns the last of what was removed.
+/// Invalidates what the request names; returns the last invalidation issued.
 #[inline(never)]
 pub(super) fn invalidate<P: Platform>(
     me: &PerCpu<P>,

@@ -1,5 +1,5 @@
-//! A request to flush, the value that stands for its change from the moment it is counted, and what
-//! came of it.
+//! A request to flush, the value that stands for its change from the moment it is counted, and the
+//! result of the flush.
 
 use core::fmt;
 
@@ -38,7 +38,7 @@ impl Request {
         Self { what: What::Pages(range), freed_tables: false }
     }
 
-    /// Anything may have changed, tables included.
+    /// Anything in the space may have changed, tables included.
     #[must_use]
     pub const fn space() -> Self {
         Self { what: What::Space, freed_tables: true }
@@ -52,7 +52,7 @@ impl Request {
         Step { range, freed_tables: self.freed_tables }
     }
 
-    /// Counts the request: off the path on which others wait to be notified.
+    /// Counts the request in the statistics, after the other CPUs have been notified.
     pub(super) fn count<P: Platform>(self, me: &PerCpu<P>) {
         match self.what {
             What::Pages(range) => {
@@ -67,35 +67,35 @@ impl Request {
 }
 
 /// A change of a space, or several of one space, that were counted and are pending.
-/// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an
-/// error, a ticket that is given up, a panic), it is pending: the space stays
-/// [pending](AddressSpace::is_pending) until somebody else has flushed it.
+/// [`complete`](Self::complete) records that every CPU has acknowledged. A change that is dropped
+/// without that (an error, a dropped ticket, a panic) stays pending: the space is
+/// [pending](AddressSpace::is_pending) until another flush covers it.
 pub(crate) struct Change<'a, P: Platform> {
     pub space: &'a AddressSpace<P>,
-    /// What hardware that reaches every CPU is asked for.
+    /// What hardware that reaches every CPU is asked to invalidate.
     pub request: Request,
-    /// What CPUs are asked for.
+    /// What the CPUs are asked to invalidate.
     pub hint: Hint,
-    /// What a CPU has acknowledged when it has acknowledged: the generation; or the number of a
-    /// broadcast that is said to be complete too early ([`broadcast`](super::broadcast)).
+    /// The number that an acknowledgement must reach: the generation, or, where hardware reports
+    /// completion too early, the number of a broadcast ([`broadcast`](super::broadcast)).
     pub answer: u64,
-    /// How many counted changes it stands for. None: it is somebody else's change, which is
-    /// flushed for them.
+    /// How many counted changes it stands for. 0: the changes of others, which the caller flushes
+    /// for them.
     pub changes: u64,
-    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have
+    /// The space may get a global tag while CPUs are being notified: look for it when they have
     /// acknowledged.
     pub looks_again: bool,
-    /// A hypervisor made CPUs forget this change alone.
+    /// The hypervisor made CPUs drop the entries of this change alone.
     pub by_name: bool,
 }
 
 impl<P: Platform> Change<'_, P> {
-    /// The newest generation that it was given.
+    /// The newest generation that the change was given.
     pub fn generation(&self) -> Generation {
         self.hint.generation
     }
 
-    /// Becomes one change with a newer one of the same space.
+    /// Joins a newer change of the same space into this one.
     pub fn join(&mut self, mut newer: Self) {
         self.request = match (self.request.what, newer.request.what) {
             (What::Pages(before), What::Pages(range)) => Request::pages(before.merge(&range)),
@@ -107,7 +107,8 @@ impl<P: Platform> Change<'_, P> {
         self.changes += core::mem::take(&mut newer.changes);
     }
 
-    /// Every CPU has acknowledged for it. Says whether that covers something else that was pending.
+    /// Every CPU has acknowledged this change. Returns whether that covers something else that was
+    /// pending.
     pub fn complete(mut self) -> bool {
         let changes = core::mem::take(&mut self.changes);
         let covers = !self.by_name && self.space.covers_all(self.request);
@@ -121,8 +122,8 @@ impl<P: Platform> Drop for Change<'_, P> {
             return;
         }
         let generation = self.generation();
-        // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush
-        // does.
+        // A CPU under a global tag does not compare generations, so it can't find out by itself
+        // what it has missed; the next flush must invalidate it.
         if self.request.freed_tables || self.looks_again {
             self.space.mark_tables_pending(generation);
         }
@@ -131,19 +132,19 @@ impl<P: Platform> Drop for Change<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The flush of a change is done. If something else was pending that it covers, that is pending
-    /// no more.
+    /// The flush of a change is done. If it covers something else that was pending, that is
+    /// complete too.
     pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
         if change.complete() {
             me.stats.completed_by_others.inc();
         }
     }
 
-    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
+    /// Does a flush that is done, and was not done by a hypervisor, cover all changes that were
     /// counted before it?
     pub(crate) fn covers_all(&self, request: Request) -> bool {
-        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a
-        // tag which comes later finds that empty, and walks tables that have all those
+        // The tag is read after all CPUs have acknowledged. If the space gets a tag later, a CPU
+        // that loads the space under it finds no entries, and walks tables that contain all those
         // changes.
         let by_name = family::strategy::<P>().is_some()
             || family::shared::<P>().is_some() && self.shared_tag().tag().is_some();
@@ -155,19 +156,19 @@ impl<P: Platform> AddressSpace<P> {
 /// A completed flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flushed {
-    /// The generation the change was given.
+    /// The generation that the change was given.
     pub generation: Generation,
     /// How many other CPUs were interrupted for it.
     pub interrupted: u32,
 }
 
-/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next
-/// flush of the space that succeeds covers it.
+/// Why a flush did not complete. The caller may not free anything yet; it may repeat the flush, and
+/// the next flush of the space that succeeds covers the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FlushError {
     /// Other CPUs are concerned and this context can't wait for them. They were notified, and the
-    /// local work was done; to learn when they have acknowledged, use
+    /// local work was done. To learn when they have acknowledged, use
     /// [`begin_flush`](crate::AddressSpace::begin_flush).
     WouldWait,
     /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.

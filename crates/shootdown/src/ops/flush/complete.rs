@@ -1,5 +1,5 @@
-//! Changes that are pending: notifying CPUs of what was counted before, and whose flush covers
-//! whose change ([`pending`](crate::state::pending) has the argument, [`change`](super::change) the
+//! Pending changes: notifying CPUs of changes that were counted before, and which flush covers
+//! which change ([`pending`](crate::state::pending) has the argument, [`change`](super::change) the
 //! value that stands for a counted change).
 
 use crate::base::cpu_set::Bits;
@@ -14,32 +14,32 @@ use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Sees to it that what the tables say is all that CPUs can do: makes every CPU forget what
-    /// others have changed in this space and not flushed yet, what their flushes under way are
-    /// about, and what a failed flush has left. When it returns `Ok`, no CPU starts an access
-    /// through an entry that was changed, under the table lock, before the call.
+    /// Makes every CPU drop the entries that others have changed in this space and not flushed yet:
+    /// those of changes that were put off, of flushes under way, and of flushes that failed. When
+    /// it returns `Ok`, no CPU starts an access through an entry that was changed, under the table
+    /// lock, before the call.
     ///
-    /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects,
-    /// moves, discards, copies (fork) or writes back a page and finds it in that state. Nothing is
-    /// done, beyond loads from two lines, when nothing is pending. Call it with the table lock
-    /// held, or after it was; waiters for that lock must [serve](crate::poll). Never in a
-    /// non-maskable handler ([`context`](crate::context)).
+    /// Call it before you rely on an entry that other code has cleared or narrowed: when the code
+    /// that protects, moves, discards, copies (fork) or writes back a page finds the entry in that
+    /// state. When nothing is pending, the call only loads from two lines. Call it with the table
+    /// lock held, or after it was held; CPUs that wait for that lock must [serve](crate::poll)
+    /// others. Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
-    /// See [`FlushError`]. It is pending still.
+    /// See [`FlushError`]. The changes are still pending then.
     pub fn complete_pending(&self, pin: &P::Pin) -> Result<(), FlushError> {
         self.complete_besides(pin, 0)
     }
 
-    /// May somebody have changed entries of this space whose flush is not done? Under the table
-    /// lock: of entries that are changed already. Who asks before a short way round
-    /// calls [`complete_pending`](Self::complete_pending) on the long one.
+    /// May entries of this space have been changed whose flush is not done? When it is called under
+    /// the table lock, the result covers every entry that is changed already. Use it to choose a
+    /// fast path; the slow path calls [`complete_pending`](Self::complete_pending).
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.others_are_open(0) || self.has_outstanding(0)
     }
 
-    /// As [`Self::complete_pending`], by someone who has so many gathers open.
+    /// Like [`Self::complete_pending`], for a caller that has `own` gathers open.
     pub(crate) fn complete_besides(&self, pin: &P::Pin, own: u64) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
         let nested = self.nests(me, own);
@@ -49,9 +49,9 @@ impl<P: Platform> AddressSpace<P> {
         let Some(pending) = self.outstanding(0) else {
             return Ok(());
         };
-        // Whose change it is, and of what, is not known here; the log may know the last one. Who
-        // frees tables waits for lazy CPUs by itself; what leads to the tables goes with the whole
-        // tag.
+        // It is not known here who made the change, nor of what; the log may know the last one. A
+        // caller that frees tables waits for lazy CPUs in its own flush, and the invalidation of
+        // the whole tag covers the non-leaf entries.
         let request = Request { what: What::Space, freed_tables: false };
         let whole = request.step(P::Regime::facts().ceiling);
         let log = self.log.read(Generation(pending.0.saturating_sub(1)), pending);
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Are other gathers open? Then a flush of everything is called for.
+    /// Are other gathers open? Then the caller must flush the whole space.
     pub(crate) fn nests(&self, me: &PerCpu<P>, own: u64) -> bool {
         let nested = self.pending.others_are_open(own);
         if nested {
@@ -80,65 +80,65 @@ impl<P: Platform> AddressSpace<P> {
         nested
     }
 
-    /// The generation up to which must be flushed, if any must, besides so many changes in flight
-    /// of the caller's own.
+    /// The generation up to which the space must be flushed, if it must be, not counting `own`
+    /// changes that the caller has in flight.
     fn outstanding(&self, own: u64) -> Option<Generation> {
         self.pending.outstanding(own, || self.generation())
     }
 
-    /// Is a change in flight, besides so many of the caller's own, or pending?
+    /// Is a change pending, not counting `own` changes that the caller has in flight?
     pub(crate) fn has_outstanding(&self, own: u64) -> bool {
         self.outstanding(own).is_some()
     }
 
-    /// May others have changes that are not flushed yet? `own`: how many the caller has in flight.
-    /// Under the table lock.
+    /// May others have changes that are not flushed yet? `own` is the number of changes that the
+    /// caller has in flight. Call it under the table lock.
     pub(crate) fn is_pending_besides(&self, own: u64) -> bool {
         self.has_outstanding(own)
             || self.pending.others_are_open(0)
             || self.pending_tables().is_some()
     }
 
-    /// Has every CPU acknowledged for this generation?
+    /// Have all CPUs acknowledged this generation?
     pub(crate) fn has_completed(&self, generation: Generation) -> bool {
         self.pending.has_completed(generation)
     }
 
-    /// A change was unmapped for a batch: counts it, and leaves the notifying for later.
+    /// Counts a change that was unmapped for a batch, and leaves the notification for later.
     pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
         let change = self.count(Request::pages(range));
         self.pending.put_off(change.generation());
         change
     }
 
-    /// A change was not even counted: it is now, and pending.
+    /// Counts a change that was not counted yet, and leaves it pending.
     pub(crate) fn mark_counted_pending(&self, request: Request) {
         drop(self.count(request));
     }
 }
 
-/// Who is not interrupted for a completion.
+/// Which CPUs a completion does not interrupt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spare {
-    /// Of many CPUs, none is looked at first.
+    /// None. Of a large set, the CPUs are notified without a look at each.
     Nobody,
-    /// CPUs that are current, of however many.
+    /// CPUs that are current already, however many targets there are.
     Current,
-    /// These, and isolated CPUs, which are in user mode for long. If one has not acknowledged yet,
-    /// nothing is completed.
+    /// Those, and isolated CPUs, which stay in user mode for long. If an isolated CPU has not
+    /// acknowledged yet, nothing is completed.
     Isolated,
 }
 
-/// Who took part in a completion.
+/// How many CPUs took part in a completion.
 pub(crate) struct Completion {
     pub interrupted: u32,
-    /// If any were, nothing is completed.
+    /// How many CPUs were spared. If it is not 0, nothing is completed.
     pub spared: u32,
 }
 
-/// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of
-/// them concerns are interrupted once, and hardware that removes entries everywhere is waited for
-/// once. When it returns `Ok` and nobody was spared, they may be completed.
+/// Steps 3 to 7 for changes of different spaces that were counted before: a CPU that any of them
+/// concerns is interrupted once, and broadcast invalidations are waited for once. When it returns
+/// `Ok` and no CPU was spared, the changes may be completed.
 pub(crate) fn complete_together<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,

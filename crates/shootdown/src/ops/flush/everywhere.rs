@@ -1,4 +1,4 @@
-//! Flushes that concern every CPU: kernel ranges, and everything.
+//! Flushes that concern every CPU: flushes of kernel ranges, and of everything.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Tag, VaRange};
@@ -14,12 +14,13 @@ use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{Loaded, PerCpu};
 use crate::tags::slots;
 
-/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of
-/// the kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached
-/// under tags that are not loaded.
+/// Makes every CPU drop the leaf entries of a kernel range, global ones included. To free tables of
+/// the kernel's own half, use [`flush_everything`]: CPUs may have cached non-leaf entries under
+/// tags that are not loaded.
 ///
-/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded:
-/// what was unlinked is still in walk caches, and its leaves may map the range.
+/// After a [`flush_everything`] that failed, this function flushes everything too, until one such
+/// flush has succeeded: walk caches still hold the tables that were unlinked, and their leaves may
+/// map the range.
 ///
 /// Never in a non-maskable handler ([`context`](crate::context)).
 ///
@@ -36,23 +37,24 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     } else {
         Invalidate::Kernel(range)
     };
-    // A table that was freed is still in walk caches, which user mode has too.
+    // A freed table is still in walk caches, which a CPU in user mode uses too, so isolated CPUs
+    // can't be left alone then.
     let waits = !P::system().everything_is_pending();
     everywhere::<P>(pin, what, waits)
 }
 
-/// Makes every CPU forget everything, global entries included. Never in a non-maskable handler
+/// Makes every CPU drop all entries, global ones included. Never in a non-maskable handler
 /// ([`context`](crate::context)).
 ///
 /// # Errors
-/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map,
+/// See [`FlushError`]. The caller must not free tables that it unlinked before, nor what they map,
 /// until a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
     everywhere::<P>(pin, Invalidate::Everything, false)
 }
 
-/// `isolated_wait`: CPUs that are isolated forget when they next enter the kernel.
+/// `isolated_wait`: isolated CPUs are left alone, and invalidate when they next enter the kernel.
 fn everywhere<P: Platform>(
     pin: &P::Pin,
     what: Invalidate,
@@ -81,14 +83,14 @@ fn reach_all<P: Platform>(
         regime::invalidate::<P::Regime>(what, Reach::Broadcast);
         regime::sync_everywhere::<P::Regime>(what);
         if P::Regime::facts().errata.completes_early {
-            // To be interrupted is all that is missing.
+            // The CPUs only have to be interrupted once.
             call::call_on::<P, _>(pin, &targets, &|_| ())?;
         }
         return Ok(());
     }
     targets.remove(pin.cpu());
     let me = PerCpu::<P>::here(pin);
-    // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
+    // We are a handler that interrupted a switch: only the switch knows which tag it loads next.
     let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
     if change.is_some() {
         let isolated = P::system().leave_isolated_alone(&mut targets);
@@ -101,15 +103,15 @@ fn reach_all<P: Platform>(
         P::Regime::invalidate(what, Reach::Local);
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
-            // No entry is global here, and one kernel range is cached under every tag: the loaded
-            // pair was invalidated just now (its user half is pending), the others lose their
-            // memory.
+            // No entry is global here, and one kernel range is cached under every tag. The loaded
+            // pair of tags was invalidated just now (its user half is pending); the other slots are
+            // emptied, so their tags are flushed when they are loaded again.
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
             current.into_iter().for_each(|slot| me.mark_user_half_pending(slot));
             slots::forget_others(me.private.ids.as_ref(), current);
             if current.is_some() && tags_on::<P>() {
-                // The kernel's own tables have no slot; what is cached of them may stay when they
-                // are loaded.
+                // The kernel's own tables have no slot, so the entries cached under their tag could
+                // be kept when they are loaded. Invalidate them now.
                 P::Regime::invalidate(Invalidate::Tag(Tag::KERNEL), Reach::Local);
             }
         }

@@ -1,46 +1,48 @@
-//! Flushes: what an initiator asks for, and its path.
+//! Flushes: what an initiator requests, and the steps of a request.
 //!
 //! # The path
-//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
-//! write its range into the log; (3) fence; (4) find the CPUs that must be notified, and in a guest
-//! hand those over that the hypervisor sees to; (5) notify the rest; (6) do the local work while
-//! they do theirs; (7) wait. With serial policies 6 comes before 5.
+//! The caller has changed the tables. The initiator (1) *publishes* the stores to walkers; (2)
+//! counts the change and writes its range into the log; (3) executes a fence; (4) finds the CPUs
+//! that must be notified and, in a guest, hands over those that the hypervisor takes care of; (5)
+//! notifies the rest; (6) does its local work while they do theirs; (7) waits. With serial policies
+//! step 6 comes before step 5.
 //!
-//! # Who is notified
+//! # Which CPUs are notified
 //! | state of a CPU in the set | notified? | why not |
 //! |---|---|---|
 //! | between two spaces | yes | |
-//! | the space in use, behind | yes | |
-//! | the space in use, current already | no | an earlier request or a switch caught it up |
-//! | the space, lazily; leaf change | no | it catches up when it returns (D2) |
-//! | the space, lazily; tables freed | yes | its walker could use them |
-//! | another space or none | no | it looks at the generation when it comes back (D1); no walk is under way |
+//! | uses the space, behind | yes | |
+//! | uses the space, current already | no | it caught up for an earlier request or in a switch |
+//! | lazy in the space; leaf change | no | it catches up when it returns (D2) |
+//! | lazy in the space; tables freed | yes | its walker could use them |
+//! | in another space or none | no | it looks at the generation when it comes back (D1); no walk is under way |
 //!
-//! A filter may err towards notifying, never the other way.
+//! The filter may notify a CPU without need; it must never leave out one that must be notified.
 //!
-//! # How an acknowledgement looks
+//! # What an acknowledgement is
 //! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged
-//! when its published state says that it makes no access through entries older than the generation
-//! asked for. That acknowledgement is per CPU, never taken back, and covers every request up to it.
+//! when its published state says that it makes no access through entries older than the requested
+//! generation. An acknowledgement belongs to one CPU, is never taken back, and covers every request
+//! up to its generation.
 //!
 //! # Invariants
 //! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at
-//! the generation before it uses the space again. I2: a flush that returns an error has not freed
-//! the caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
-//! waiting.
+//! the generation before it uses the space again. I2: after an error the caller still may not free
+//! anything; it may repeat the flush. I3: nothing here allocates, and no lock is held during the
+//! wait.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | F1 the generation counted (`AddressSpace::bump`) | Release | F2 | who reads the number walks the tables as they were published before |
+//! | F1 the generation counted (`AddressSpace::bump`) | Release | F2 | a CPU that reads the number walks the tables as they were published before |
 //! | F2 the generation read (`AddressSpace::generation`) | Acquire | F1 | |
 //! | D1, D2 the fence in `find`, after F1 and before the look at the set and at its CPUs | SeqCst | the fences of `switch_to` ([`switch`](crate::switch) has the table) | a CPU that comes to the space reads the new generation, or the flush sees the CPU |
-//! | F3 the state of a CPU, then what it has acknowledged (`is_done`) | Acquire, Acquire | F4, and the Release that ends a switch | accesses through older entries are over; in the other order the acknowledgement could be of another stay in the space |
+//! | F3 the state of a CPU, then the generation that it has acknowledged (`is_done`) | Acquire, Acquire | F4, and the Release that ends a switch | accesses through older entries are over; in the other order the acknowledgement could belong to another stay in the space |
 //! | F4 the acknowledgement stored (`respond::catch_up`, `switch_to`) | Release | F3 | the invalidation comes before it, or no access of that CPU can come between |
 //!
-//! F4 without Release lets an access through an old entry follow the return of the flush that
-//! should have ended it. Without the fence a CPU that is just coming is seen by nobody and reads
-//! the old generation.
+//! If F4 were not Release, a CPU could make an access through an old entry after the flush that
+//! should have ended it has returned. Without the fence of D1 and D2 the flush could miss a CPU
+//! that is just loading the space, and that CPU could read the old generation.
 
 mod acknowledge;
 mod broadcast;
@@ -78,38 +80,40 @@ pub use everywhere::{flush_everything, flush_kernel};
 /// When was a change counted?
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Just now: nobody has acknowledged yet.
+    /// Just now: no CPU has acknowledged yet.
     Now,
     /// A while ago.
     Before,
-    /// So long ago that most have acknowledged: worth a look at each, however many they are.
+    /// So long ago that most CPUs have acknowledged: it pays to look at each, however many they
+    /// are.
     LongBefore,
 }
 
-/// Who must be notified of a change, and who should leave the set, being there for nothing.
+/// The CPUs that must be notified of a change, and the stale members that should leave the set.
 struct Started<P: Platform> {
-    /// The last of what hardware was notified to remove everywhere: to be waited for.
+    /// The last invalidation that was broadcast; it must be waited for.
     issued: Option<Invalidate>,
     targets: CpuSetOf<P>,
     trim: CpuSetOf<P>,
 }
 
 impl<P: Platform> Started<P> {
-    /// Hardware does it all, or no other CPU has the space.
+    /// The hardware does all of the work, or no other CPU has the space.
     fn nobody(issued: Option<Invalidate>) -> Self {
         Self { issued, targets: CpuSetOf::<P>::EMPTY, trim: CpuSetOf::<P>::EMPTY }
     }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes every CPU forget what `request` says has changed in this space's tables. When it
-    /// returns `Ok`, no CPU starts an access through the old entries any more, and, with
+    /// Makes every CPU drop the entries that `request` says have changed in this space's tables.
+    /// When it returns `Ok`, no CPU starts an access through the old entries any more, and, with
     /// `freed_tables`, no walker reaches the freed tables.
     ///
-    /// The tables are changed before the call, and the lock that protects them is held until it
-    /// returns; who lets go of it before begins a [gather](crate::gather) first, or the flush by
-    /// [`begin_flush`](Self::begin_flush) (until the change is counted nobody else could know that
-    /// it is pending). Any other flush of the space may run at the same time.
+    /// The caller changes the tables before the call, and holds the lock that protects them until
+    /// the call returns. A caller that releases the lock earlier first begins a
+    /// [gather](crate::gather), or begins the flush with [`begin_flush`](Self::begin_flush): until
+    /// the change is counted, no other CPU can know that it is pending. Any other flush of the
+    /// space may run at the same time.
     ///
     /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
@@ -139,10 +143,10 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Flushed { generation, interrupted })
     }
 
-    /// As [`flush`](Self::flush), for callers that can't wait: the others are notified and the
-    /// local work is done, and the ticket says when they have acknowledged. Until then the
-    /// change is [pending](Self::is_pending); when the ticket is dropped before, it is
-    /// [pending](Self::complete_pending).
+    /// Like [`flush`](Self::flush), for callers that can't wait: it notifies the other CPUs and
+    /// does the local work, and the ticket says when they have acknowledged. Until then the change
+    /// is [pending](Self::is_pending); if the ticket is dropped earlier, the change stays pending
+    /// until a later flush or [`complete_pending`](Self::complete_pending) covers it.
     ///
     /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
@@ -175,7 +179,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Steps 1 to 4 of the path.
     fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> (Change<'_, P>, Started<P>) {
-        // The machine would see the look, and debug builds count otherwise than others.
+        // The test machine would record this access, and debug builds would count other figures
+        // than release builds.
         #[cfg(not(any(shootdown_traced, loom)))]
         debug_assert!(self.is_in_place(me), "{} was moved while it is loaded here", self.id());
         if family::strategy::<P>().is_none() {
@@ -190,7 +195,7 @@ impl<P: Platform> AddressSpace<P> {
         (change, started)
     }
 
-    /// Steps 1 and 2: from now on, who looks at the generation catches up.
+    /// Steps 1 and 2: from now on a CPU that looks at the generation catches up.
     fn count(&self, request: Request) -> Change<'_, P> {
         let step = request.step(P::Regime::facts().ceiling);
         P::Regime::publish();
@@ -232,7 +237,8 @@ impl<P: Platform> AddressSpace<P> {
             return Started::nobody(issued);
         }
         change.looks_again = looks_again;
-        // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
+        // A CPU that is not seen online executes a fence after ours when it comes back, and then
+        // looks at the generation.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
         targets.remove(cpu);
         if targets.is_empty() && !looks_again {
@@ -253,7 +259,7 @@ impl<P: Platform> AddressSpace<P> {
         started
     }
 
-    /// Asks for the lines that notifying others will need, so that they travel together.
+    /// Prefetches the lines that notifying others will need, so that the transfers overlap.
     fn expect_to_notify(&self, cpu: CpuId) {
         if P::policy().delivery != Delivery::Pull {
             return;
@@ -268,8 +274,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Step 4: leaves out those who need not be notified (see the module's table). Now and then
-    /// returns those that are in the set for nothing, to be asked to leave it.
+    /// Step 4: leaves out the CPUs that need not be notified (see the module's table). Now and then
+    /// it returns the stale members of the set, which are to be asked to leave it.
     #[inline(never)]
     fn filter(
         &self,
@@ -282,12 +288,12 @@ impl<P: Platform> AddressSpace<P> {
         let policy = P::policy();
         let id = self.id().get();
         let candidates = *targets;
-        // The first few are on their way already (`expect_to_notify`).
+        // The first few are being fetched already (`expect_to_notify`).
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
-        // Can a CPU have acknowledged for this change already? Not if it was counted just now and
-        // the space has not changed again. With push delivery nobody reads acknowledged
+        // Can a CPU have acknowledged this change already? Not if it was counted just now and the
+        // space has not changed again. With push delivery the initiator does not read acknowledged
         // generations: the request is on its way.
         let overtaken = counted != Counted::Now
             || self.generation() != generation && policy.delivery != Delivery::Push;
@@ -301,7 +307,8 @@ impl<P: Platform> AddressSpace<P> {
             };
             let notified = match state.remote_view(id) {
                 View::Switching => true,
-                // To be told to load the tag, or nothing.
+                // The space is moving to a global tag: a CPU that does not use that tag yet must
+                // load it.
                 View::Active | View::Lazy if shared != Phase::Slots => {
                     state.uses(id) != Uses::Shared
                 }
@@ -343,8 +350,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Tells, works and waits; says how many CPUs were interrupted. `trim` belongs to the only change
-/// there is.
+/// Notifies, works and waits; returns how many CPUs were interrupted. `trim` belongs to the only
+/// change of `changes`.
 fn notify_and_wait<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
@@ -360,7 +367,8 @@ fn notify_and_wait<P: Platform>(
         return Ok(0);
     }
     if !respond::may_wait(me) {
-        // Telling the others and doing the local work is all that can be done, and does no harm.
+        // This context can't wait: notifying the others and the local work are all that can be
+        // done, and they do no harm.
         let kicked = notify(me, &targets);
         local_work(cpu, me, changes);
         let done = targets.is_empty();
@@ -376,7 +384,7 @@ fn notify_and_wait<P: Platform>(
         let notified = union::<P>(&targets, &trim);
         let request = Push { changes };
         let data = core::ptr::from_ref(&request).cast();
-        // SAFETY: `request` lives until the call was waited for, just below.
+        // SAFETY: `request` lives until `posted.wait` has returned, just below.
         let posted = unsafe { call::post(me, cpu, notified, push::<P>, data) }?;
         let kicked = call::kick(me, &notified);
         if kicked.is_err() {
@@ -395,7 +403,7 @@ fn notify_and_wait<P: Platform>(
     } else {
         if let ([Change { space, hint, .. }], true) = (changes, P::policy().is_large(targets.len()))
         {
-            // every place is taken: CPU by CPU then, and only those that must be notified
+            // Every place is taken: notify CPU by CPU, and only those that must be notified.
             trim = space.filter(me, &mut targets, *hint, Counted::Now);
         }
         pull_from(pin, me, changes, &targets, &trim)?;
@@ -405,7 +413,7 @@ fn notify_and_wait<P: Platform>(
     Ok(union::<P>(&targets, &trim).len())
 }
 
-/// With pull delivery, CPU by CPU.
+/// Notifies and waits CPU by CPU, with pull delivery.
 fn pull_from<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
@@ -417,8 +425,8 @@ fn pull_from<P: Platform>(
         [Change { space, .. }] if !trim.is_empty() => {
             me.stats.trims.add(u64::from(trim.len()));
             let data = core::ptr::from_ref(*space).cast();
-            // Trimming is a courtesy: it fails without consequence.
-            // SAFETY: the space outlives the call, which is waited for below.
+            // Trimming is optional: nothing depends on it, so an error is ignored. SAFETY: the
+            // space outlives the call, which is waited for below.
             unsafe { call::post(me, pin.cpu(), *trim, leave_set::<P>, data) }.ok()
         }
         _ => None,
@@ -437,9 +445,9 @@ fn pull_from<P: Platform>(
     kicked?;
     for Change { space, hint, answer, .. } in changes {
         let (answer, freed_tables) = (*answer, hint.step.freed_tables);
-        // Of the CPUs that were notified for all changes together, those that this one concerns.
-        // Who has left the space's set since has done with the space. ORDERING: Acquire,
-        // with the Release of `Mask::remove`
+        // `targets` are the CPUs that were notified for all changes together; wait for those that
+        // this change concerns. A CPU that has left the space's set since then uses the space no
+        // more. ORDERING: Acquire, with the Release of `Mask::remove`
         let asked = match changes {
             [_] => *targets,
             _ => space.residency.cpus.common(targets),
@@ -451,7 +459,7 @@ fn pull_from<P: Platform>(
     Ok(())
 }
 
-/// The flush as a large call, if there are enough targets and a place is free.
+/// Begins the flush as a large call, if there are enough targets and a place is free.
 fn as_tree<'a, P: Platform>(
     me: &'a PerCpu<P>,
     changes: &[Change<'_, P>],
@@ -468,13 +476,13 @@ fn as_tree<'a, P: Platform>(
         }
         _ => {
             let data = changes.as_ptr().cast();
-            // SAFETY: the function makes no use of its data.
+            // SAFETY: `catch_up_any` does not use its data.
             unsafe { tree::begin::<P>(me, targets, catch_up_any::<P>, data) }
         }
     }
 }
 
-/// Kicks for a flush that is not waited for now.
+/// Kicks the targets of a flush that is not waited for now.
 fn notify<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), FlushError> {
     if targets.is_empty() {
         return Ok(());
@@ -487,15 +495,16 @@ fn notify<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), Flus
     Ok(call::kick(me, targets)?)
 }
 
-/// Step 6.
+/// Step 6: the local work.
 fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Change<'_, P>]) {
     if family::strategy::<P>().is_some() {
-        return; // hardware has done it
+        return; // the hardware has done it
     }
     if respond::is_switching(me) {
-        // We are a handler that interrupted this CPU on its way out of a space, perhaps this one,
-        // with the old root still loaded; or into one, perhaps this one, whose generation it has
-        // read and whose entries it keeps, under a tag that only the interrupted switch knows.
+        // We are a handler that interrupted a switch of this CPU. The CPU may be leaving a space,
+        // perhaps this one, with the old root still loaded. Or it may be loading a space, perhaps
+        // this one, whose generation it has read and whose entries it keeps, under a tag that only
+        // the interrupted switch knows.
         respond::forget_everything::<P>();
         return;
     }
@@ -506,13 +515,13 @@ fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Change<'_, P>]
         respond::catch_up(cpu, me, Some(*hint), false, None);
     });
     if !done {
-        // We are a handler that interrupted this CPU's catching up, which may have read the
-        // generation before ours: see to our own change by ourselves.
+        // We are a handler that interrupted this CPU while it catches up. That run may have read
+        // the generation before our change was counted, so we invalidate for our own change here.
         respond::over_flush(me);
     }
 }
 
-/// Step 6 alone, for a change that nobody else is notified of now.
+/// Step 6 alone, for a change of which no other CPU is notified now.
 pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: &Change<'_, P>) {
     local_work(cpu, me, core::slice::from_ref(change));
 }

@@ -1,6 +1,6 @@
-//! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it
-//! is known who must be notified, and before anyone is; and once more those that are preempted
-//! while they are waited for.
+//! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument). The
+//! initiator does it when it knows which CPUs must be notified, and before it notifies any; and
+//! once more for CPUs that are preempted while it waits for them.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{CpuId, VaRange};
@@ -14,7 +14,7 @@ use crate::state::space::AddressSpace;
 use crate::tags::shared::Phase;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes those out of the targets that the hypervisor sees to.
+    /// Removes from the targets the CPUs that the hypervisor takes care of.
     pub(super) fn hand_over(
         &self,
         me: &PerCpu<P>,
@@ -22,19 +22,19 @@ impl<P: Platform> AddressSpace<P> {
         started: &mut Started<P>,
     ) {
         let Started { targets, trim, .. } = started;
-        // Who is to load another tag must run for it.
+        // The space is moving to a global tag, and a CPU must run to load that tag.
         if family::shared::<P>().is_some() && self.shared_tag().phase() != Phase::Slots {
             return;
         }
         for cpu in preempted_of::<P>(targets).iter() {
-            // In a large set, which is not filtered, some have nothing to forget.
+            // A large set is not filtered, so some of its CPUs have nothing to invalidate.
             let state = P::slot(cpu);
             let elsewhere = state.is_none_or(|s| s.remote_view(self.id().get()) == View::Elsewhere);
             if elsewhere || mark::<P>(me, cpu) {
                 targets.remove(cpu);
             }
         }
-        // Nobody waits for a preempted CPU to be asked a courtesy.
+        // A preempted CPU is not asked to leave the set: that is optional and not worth a wait.
         for cpu in preempted_of::<P>(trim).iter() {
             trim.remove(cpu);
         }
@@ -48,7 +48,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         let request = change.request;
-        // No generation tells those CPUs what else they have missed.
+        // Those CPUs do not compare generations, so the flush must cover whatever else is pending.
         let ranges = P::policy().ranges && !self.has_outstanding(change.changes);
         let range = request.step(P::Regime::facts().ceiling).range.filter(|_| ranges);
         if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
@@ -59,7 +59,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Takes those out of `targets`, which does not hold this CPU, that the hypervisor sees to.
+/// Removes from `targets`, which does not contain this CPU, the CPUs that the hypervisor takes care
+/// of.
 pub(super) fn hand_over_everywhere<P: Platform>(
     me: &PerCpu<P>,
     what: Invalidate,
@@ -82,7 +83,7 @@ pub(super) fn hand_over_everywhere<P: Platform>(
     }
 }
 
-/// Those that do not run, as it looks.
+/// The CPUs of `set` that do not run at the moment.
 fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
     let mut preempted = CpuSetOf::<P>::EMPTY;
     let stopped = |cpu: &CpuId| P::preempted(*cpu).is_some_and(PreemptedWord::is_preempted);
@@ -90,8 +91,8 @@ fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
     preempted
 }
 
-/// A CPU that was notified and has not acknowledged: may it be left a mark by now? It may have been
-/// preempted before the interrupt arrived.
+/// A CPU was notified and has not acknowledged: can it be marked now? It may have been preempted
+/// before the interrupt arrived.
 pub(super) fn mark_late<P: Platform>(cpu: CpuId) -> bool {
     if !P::preempted(cpu).is_some_and(PreemptedWord::is_preempted) {
         return false;
@@ -110,7 +111,7 @@ fn is_worth_a_hypercall<P: Platform>(targets: &CpuSetOf<P>) -> bool {
     from != 0 && targets.len() >= u32::from(from)
 }
 
-/// Have these CPUs forgotten?
+/// Asks the hypervisor to make these CPUs invalidate; returns whether it has done so.
 fn hypercall<P: Platform>(
     me: &PerCpu<P>,
     cpus: &CpuSetOf<P>,

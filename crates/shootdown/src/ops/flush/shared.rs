@@ -1,9 +1,10 @@
-//! Flushes of spaces that have a tag for all CPUs, or get one, where other spaces have slots.
+//! Flushes of spaces that have a global tag, or get one, where other spaces have slots.
 //!
-//! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its
-//! two ends in a flush. Before CPUs are asked: has the space moved? Then a broadcast does it all.
-//! After they have acknowledged: has it a tag by now? Then broadcast too, and see whether the move
-//! is over. If it has none, it may be given one.
+//! [`tags::shared`](crate::tags::shared) has the protocol and the argument why it misses no CPU;
+//! this file has the two steps that it adds to a flush. Before CPUs are notified: if the space has
+//! moved to its tag, a broadcast does all of the work. After they have acknowledged: if the space
+//! has a tag by now, broadcast too, and check whether the move is over; if it has none, it may be
+//! given one.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, Tag};
@@ -17,7 +18,7 @@ use crate::state::space::AddressSpace;
 use crate::tags::shared::Uses;
 
 impl<P: Platform> AddressSpace<P> {
-    /// If the space has moved: tells every CPU what to forget, and says what is to be
+    /// If the space has moved: broadcasts the invalidation, and returns what must be
     /// [completed](broadcast::complete).
     pub(super) fn broadcast_if_moved(
         &self,
@@ -28,8 +29,8 @@ impl<P: Platform> AddressSpace<P> {
         Some(broadcast_for(me, tag, request))
     }
 
-    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without
-    /// waiting. Says whether it has one.
+    /// If the space has a global tag: makes the hardware drop what changed under it, without
+    /// waiting. Returns whether the space has one.
     pub(crate) fn issue_if_shared(&self, me: &PerCpu<P>, request: Request) -> bool {
         let Some(tag) = self.shared_tag().tag() else { return false };
         me.stats.invalidations_broadcast.inc();
@@ -37,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// All CPUs that were asked have acknowledged.
+    /// All CPUs that were notified have acknowledged.
     #[inline(never)]
     pub(super) fn after_asking(
         &self,
@@ -56,13 +57,14 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should
-    /// have a tag for all of them? `generation` is that of the flush that has just ended; any later
-    /// one was begun by others meanwhile.
+    /// Now and then checks whether the space is active on so many CPUs, and flushed by so few, that
+    /// it should have a global tag. `generation` is that of the flush that has just ended; if the
+    /// space's generation is later, others have begun flushes meanwhile.
     #[inline(never)]
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
-        // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
+        // Handlers skip this: they could wait for the allocator's lock while they interrupt its
+        // holder.
         let may_wait = respond::may_wait(me);
         if !threshold.is_due(generation.0) || !may_wait {
             return;
@@ -84,17 +86,17 @@ impl<P: Platform> AddressSpace<P> {
             regime::invalidate::<P::Regime>(Invalidate::Everything, Reach::Broadcast);
             regime::sync_everywhere::<P::Regime>(Invalidate::Everything);
         };
-        // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
+        // SAFETY: `reset` makes every CPU drop all entries and waits for that, on this CPU.
         let tag = unsafe { tags.assign(wait, reset) };
         if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
-            // SAFETY: it was given out just now, and the space has another: nobody was notified of
-            // it.
+            // SAFETY: the tag was given out just now, and the space has another: no CPU has been
+            // given it.
             unsafe { tags.release(tag) };
         }
     }
 }
 
-/// Tells every CPU what to forget under the tag.
+/// Broadcasts the invalidation of what the request names under the tag.
 fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) -> Invalidate {
     me.stats.invalidations_broadcast.inc();
     broadcast::invalidate(me, tag, request, Reach::Broadcast)

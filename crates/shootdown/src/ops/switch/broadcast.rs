@@ -1,12 +1,12 @@
 //! Switching where hardware invalidates on every CPU: a switch has nothing to catch up with.
 //!
-//! Whoever changes a space's tables sees to it that no CPU has old entries under the space's tag,
-//! or that the CPU finds itself in the stale set. So a CPU keeps no slots and compares no
+//! The CPU that changes a space's tables makes sure that no CPU has old entries under the space's
+//! tag, or puts the CPUs that have some into the stale set. So a CPU keeps no slots and compares no
 //! generations. It takes the space's tag, makes itself known ([`Residency::enter`]), flushes the
 //! tag if it is stale here, and loads the root, in this order: an entry of the space is cached only
-//! after the CPU is known, and a stale one is gone before its root is there.
+//! after the CPU is known, and stale entries are gone before the root is loaded.
 //!
-//! What the CPU leaves it says only when the root is replaced and its walks are over
+//! The CPU publishes that it has left a space only when the root is replaced and its walks are over
 //! ([`Residency::left`]).
 //!
 //! [`Residency::enter`]: crate::residency::Residency::enter
@@ -42,8 +42,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     if early {
         fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `AddressSpace::completed`
     }
-    // No flush that is under way may take what this CPU acknowledged in another space for an
-    // answer. This CPU is in the kernel: that answers for every sync that was over before.
+    // What this CPU acknowledged in another space must not count for a flush of this one that is
+    // under way. This CPU is in the kernel, so it may acknowledge every sync that was over before.
     let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();
@@ -71,8 +71,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     // ORDERING: Release: E2
     me.shared.acked.store(acked, Ordering::Release);
-    // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees that the one
-    // before was left
+    // ORDERING: Release, with the Acquire in `remote_view`: a CPU that sees the space sees that the
+    // previous one was left
     me.shared.loaded.store(next.id().get(), Ordering::Release);
     if stale {
         me.stats.switches_flushed.inc();
@@ -82,7 +82,7 @@ pub(super) unsafe fn switch_to<P: Platform>(
     }
 }
 
-/// The root of the space this CPU still names as its own was replaced.
+/// The root of the space that `private.space` still names was replaced.
 pub(super) fn left<P: Platform>(me: &PerCpu<P>, strategy: Strategy) {
     if let Some(space) = me.space() {
         space.residency.left(strategy);

@@ -3,30 +3,30 @@
 //! A CPU is *active* in a space, *lazy* in it (it runs a kernel thread and keeps the last space
 //! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`state/cpu.rs`);
 //! an initiator decides from that word whether the CPU must be notified of a change. Both sides
-//! store, then load what the other stored: store-buffering shapes, which need a full fence on
-//! **both** sides. A read-modify-write is no substitute in Rust.
+//! store, then load what the other stored. These are store-buffering shapes, which need a full
+//! fence on **both** sides. A read-modify-write is no substitute in Rust.
 //!
 //! # Orderings (the four Dekker pairs)
 //! | pair | this side | the flusher's side (`ops/flush/mod.rs`) | what it guarantees |
 //! |---|---|---|---|
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
 //! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher notifies it |
-//! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
-//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is notified, or has nothing to be notified of |
+//! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag that is read is no older than the space that is read. With the split lazy line both are one word, and the order holds by itself |
+//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is notified, or has nothing to invalidate |
 //!
 //! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU.
-//! That one is S1 and S2 in [`tags::shared`](crate::tags::shared), whose switching side is the
-//! fence of D1.)
+//! Here that pair is S1 and S2 in [`tags::shared`](crate::tags::shared), whose switching side is
+//! the fence of D1.)
 //!
 //! # Costs
 //! A switch to a remembered, current space touches three lines (this CPU's private and shared line,
-//! the space's first line), makes one full fence, and loads the root. Under machine-wide tags it
+//! the space's first line), executes one full fence, and loads the root. Under machine-wide tags it
 //! touches the CPU's tag line too.
 //!
 //! # Other switches
 //! `versioned`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on
-//! every CPU, and there is nothing to catch up with. `shared`: the space has a tag for all CPUs,
-//! beside slots.
+//! every CPU, so a switch has nothing to catch up with. `shared`: the space has a global tag, where
+//! other spaces have slots.
 
 mod broadcast;
 mod shared;
@@ -53,14 +53,13 @@ use crate::tags::slots::{self, Remembered, Slot};
 pub enum Switched {
     /// The space was loaded already and its entries are current.
     Same,
-    /// The space was loaded already, lazily, and its entries had to be invalidated in part or
-    /// whole.
+    /// The space was loaded already, lazily, and some or all of its entries had to be invalidated.
     CaughtUp,
     /// A remembered tag was loaded; its entries are kept.
     Kept,
     /// A remembered tag was loaded; the ranges it missed were invalidated.
     Replayed,
-    /// The tag was loaded empty.
+    /// The tag was loaded without any entries.
     Flushed,
 }
 
@@ -70,7 +69,7 @@ pub enum Switched {
 pub struct UserEntry {
     /// The tag of the user half.
     pub tag: Tag,
-    /// Keep the entries under that tag; otherwise they must be gone when user code runs.
+    /// Keep the entries under that tag; if `false`, they must be gone when user code runs.
     pub keep: bool,
 }
 
@@ -132,15 +131,15 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
     }
-    // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored
-    // before
+    // ORDERING: D1, with the fence below. Relaxed: a CPU that reads this value relies on nothing
+    // that was stored before it
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
-    // A non-maskable kick that comes before may take this CPU out of a set: look at the slots
-    // after.
+    // A non-maskable kick that comes before this store may take this CPU out of a set, so look at
+    // the slots after it.
     compiler_fence(Ordering::SeqCst);
     let versioned = machine_wide::<P>();
-    // Before the fence: who looks up the space's tag after it changed the tables finds this one, or
-    // is seen.
+    // Before the fence: a flusher that reads the space's tag after it has changed the tables reads
+    // this tag, or this CPU sees its change.
     let tag = if versioned { versioned::activate(pin, me, next, || ()) } else { Tag(0) };
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
@@ -153,7 +152,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             // SAFETY: this function's contract; the fence of D1 was before the tag was read.
             return unsafe { shared::switch_to(cpu, me, next, tag) };
         }
-        // From here on the slot says which tag is loaded, for the steps that are replayed too.
+        // `acked` is not `EVERY` from here on, so `loaded_tag` is the slot's, also for replayed
+        // steps.
         me.shared.acked.store(0, Ordering::Relaxed);
     }
     let want = next.generation();
@@ -224,15 +224,15 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     }
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
-    // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: the space before was
-    // left
+    // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: the previous space was
+    // left before
     me.shared.acked.store(want.0, Ordering::Release);
-    // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
+    // ORDERING: Release, with the Acquire in `remote_view`: a CPU that sees the space sees `acked`
     me.shared.loaded.store(next.id().get(), Ordering::Release);
     outcome
 }
 
-/// What to do with the entries of a remembered space whose generation is `want` now.
+/// Decides what to do with the entries of a remembered space whose generation is `want` now.
 fn plan_for<P: Platform>(
     me: &PerCpu<P>,
     slot: Slot,
@@ -247,7 +247,7 @@ fn plan_for<P: Platform>(
         return Plan::Flush;
     }
     match next.log.read(have, want) {
-        // Freed tables: a cached non-leaf entry could be walked as soon as the root is loaded.
+        // With freed tables, a cached non-leaf entry could be walked as soon as the root is loaded.
         Some(steps)
             if !steps.freed_tables()
                 && steps.strides().is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
@@ -258,8 +258,8 @@ fn plan_for<P: Platform>(
     }
 }
 
-/// Same space, but the CPU was lazy: stop being so, then catch up. `None` when a non-maskable
-/// handler made it leave the space just before.
+/// Returns from lazy mode in the same space, then catches up. `None` when a non-maskable handler
+/// made the CPU leave the space just before.
 fn leave_lazy<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -270,7 +270,7 @@ fn leave_lazy<P: Platform>(
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
-    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing
+    // With *switching* published, a non-maskable kick returns `Served::Again` and changes nothing
     // here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -291,8 +291,8 @@ fn leave_lazy<P: Platform>(
     Some(if current { Switched::Same } else { Switched::CaughtUp })
 }
 
-/// This CPU runs a kernel thread from now on and keeps its space loaded. Flushes of leaf entries
-/// leave it alone until it returns by [`switch_to`].
+/// Marks this CPU as lazy: it runs a kernel thread from now on and keeps its space loaded. Flushes
+/// of leaf entries do not interrupt it until it returns with [`switch_to`].
 ///
 /// # Safety
 /// 1. As [`leave`].
@@ -311,26 +311,25 @@ pub unsafe fn enter_lazy<P: Platform>(pin: &P::Pin) {
     me.stats.lazy_entries.inc();
 }
 
-/// Loads the kernel's own tables: this CPU has nothing to do with any space any more (deep idle, a
-/// CPU that goes offline). Entries under remembered tags stay and are checked when their space
-/// comes back.
+/// Loads the kernel's own tables: this CPU no longer uses any space (deep idle, a CPU that goes
+/// offline). Entries under remembered tags stay, and are checked when their space is loaded again.
 ///
 /// # Safety
 /// 1. Interrupts are off.
 /// 2. The caller is not a handler that interrupted a function of this library, nor a function that
-///    [`call_on`](crate::call_on) runs, unless this CPU is lazy: when this returns the space may
-///    end, and what was interrupted may be using it.
+///    [`call_on`](crate::call_on) runs, unless this CPU is lazy: when this returns the space may be
+///    freed, and the interrupted code may be using it.
 pub unsafe fn leave<P: Platform>(pin: &P::Pin) {
     unload(PerCpu::<P>::here(pin), pin.cpu());
 }
 
-/// Leaves the loaded space, if there is one. For the CPU itself, with interrupts off.
+/// Leaves the loaded space, if there is one. The CPU itself calls it, with interrupts off.
 #[inline(never)]
 pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if me.loaded() == Loaded::KERNEL {
         return;
     }
-    // Between the two: a non-maskable kick leaves us alone, and `retire` waits for us.
+    // With *switching* published, a non-maskable kick changes nothing here, and `retire` waits.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     P::Regime::load_kernel();
@@ -342,8 +341,8 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     }
     if machine_wide::<P>() {
         me.tag.set_tag(Tag(0));
-        // SAFETY: the kernel's own tables were loaded above, under a tag that is nobody's (contract
-        // 5 of `Regime`).
+        // SAFETY: the kernel's own tables were loaded above, under a tag that no space has
+        // (contract 5 of `Regime`).
         unsafe { me.tag.deactivate() };
     }
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -353,8 +352,8 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     me.stats.leaves.inc();
 }
 
-/// Takes this CPU out of the set of the space it still names as its own. Being out of the set is
-/// what allows the owner to free the space, so that is the last touch.
+/// Takes this CPU out of the set of the space that `private.space` still names. When the CPU is out
+/// of the set, the owner may free the space, so this is the last access to it.
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
@@ -362,7 +361,7 @@ fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     }
 }
 
-/// The slot of `space`, if there is one, no longer says that this CPU is in the space's set.
+/// Notes in the slot of `space`, if there is one, that this CPU is not in the space's set.
 #[inline(never)]
 pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
     let ids = me.private.ids.as_ref();
@@ -373,18 +372,18 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
     }
 }
 
-/// How to load the user half of the loaded space's tables on the way to user mode. Whatever
-/// invalidation of that half is pending is handed to the caller by this (once).
+/// Says how to load the user half of the loaded space's tables on the way to user mode. If an
+/// invalidation of that half is pending, this call hands it to the caller (once).
 ///
-/// Call it on every path that returns to user mode. Without split tables the answer is always to
-/// keep.
+/// Call it on every path that returns to user mode. Without split tables the result is always to
+/// keep the entries.
 ///
 /// # Safety
 /// With split tables:
 /// 1. Interrupts are off, and stay off until user code runs.
-/// 2. The user half is loaded as the answer says before user code runs.
-/// 3. No other function of this library runs on this CPU in between. A non-maskable handler that
-///    calls one there has the way out begin again, with this call.
+/// 2. The caller loads the user half as the result says before user code runs.
+/// 3. No other function of this library runs on this CPU in between. If a non-maskable handler
+///    calls one there, it makes the return path start again, with this call.
 pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let me = PerCpu::<P>::here(pin);
     let slot = me.order().current();

@@ -1,10 +1,10 @@
 //! Switching under machine-wide tags: the tag comes from the allocator, not from the slot.
 //!
-//! Slots still remember which spaces' entries a CPU has and how old they are, if CPUs are
-//! interrupted for flushes. A CPU that comes to a new generation of tags flushes everything. What
-//! its slots remember stays true: it has nothing older than they say. It flushes before it loads
-//! the space's root: an entry cached in between, under a tag that meant something else before,
-//! would survive.
+//! If CPUs are interrupted for flushes, their slots still remember which spaces' entries a CPU has
+//! and how old those are. A CPU that reaches a new generation of tags flushes everything. Its slots
+//! stay correct, because the CPU has no entry older than they say. The CPU flushes before it loads
+//! the space's root: otherwise an entry that it caches in between, under a tag that belonged to
+//! another space before, would survive.
 
 use core::marker::PhantomData;
 
@@ -32,8 +32,8 @@ unsafe impl<P: Platform> CpuTags for Everyone<P> {
     }
 }
 
-/// The space's tag is this CPU's from now on, and nothing on this CPU is cached under it that is
-/// not the space's. With interrupts off. `fresh` is called as [`activate_fresh`] does.
+/// Makes the space's tag this CPU's current tag; nothing on this CPU is cached under it that is not
+/// the space's. Call it with interrupts off. It calls `fresh` as [`activate_fresh`] does.
 ///
 /// [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
 ///
@@ -51,8 +51,8 @@ pub(super) fn activate<P: Platform>(
     };
     let everyone = Everyone::<P>::new();
     // SAFETY: interrupts are off (contract 1 of `switch_to`), and every switch names the same CPUs.
-    // What is to be flushed is, below, before the caller loads the space's root; then it says so
-    // (`CpuTag::loaded`).
+    // If a flush is required, it is done below, before the caller loads the space's root; then the
+    // caller reports that (`CpuTag::loaded`).
     let done = unsafe { tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh) };
     if done.rolled_over {
         me.stats.rollovers.inc();

@@ -1,23 +1,23 @@
-//! What can be wrong with tags.
+//! Errors of the allocator.
 
 use core::fmt;
 
-/// Versioned tags can't work like this.
+/// Why an allocator can't be made, or a tag can't be pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TagsError {
-    /// Not more tags than CPUs.
+    /// There are not more tags than CPUs.
     TooFew {
-        /// Tags to give out (pairs, with split tables; number 0 is not given out).
+        /// How many tags can be given out (pairs, with split tables; number 0 is not given out).
         tags: u32,
-        /// CPUs that may run under one each.
+        /// How many CPUs may run under a tag each.
         cpus: u32,
     },
     /// The width is not 2 to 16 bits, or the map has no room for it.
     Width(u8),
-    /// The reserved table has no room for so many CPUs.
+    /// The reserved table has no room for this many CPUs.
     TooManyCpus(u32),
-    /// No more tags may be pinned: the rest is needed for CPUs.
+    /// No more tags may be pinned: the rest is needed for the CPUs.
     NoPinLeft,
 }
 

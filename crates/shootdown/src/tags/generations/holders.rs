@@ -1,5 +1,5 @@
-//! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings
-//! V1 to V8: the table of [`generations`](super).)
+//! The holders of tags: a space keeps the tag that it was last given, a CPU the tag that it runs
+//! under. (Orderings V1 to V8: the table of [`generations`](super).)
 
 use crate::base::ids::{CpuId, Tag};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Bits of an id below its generation.
 pub(super) const NUMBER_BITS: u32 = 16;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// What a CPU that runs under no tag publishes: no id, because generations start at 1.
+/// A CPU that runs under no tag publishes this. It is no id, because generations start at 1.
 pub(super) const INACTIVE: u64 = 0;
-/// What is published for a CPU when a rollover has taken its id away; no id either.
+/// A rollover stores this when it takes a CPU's id away. It is no id either.
 pub(super) const TAKEN: u64 = NUMBER;
 pub(super) fn number_of(id: u64) -> usize {
     (id & NUMBER) as usize
@@ -19,15 +19,16 @@ pub(super) const fn generation_of(id: u64) -> u64 {
     id >> NUMBER_BITS
 }
 
-/// The versioned tag of a space (or of a guest). Part of the space; starts without a tag.
+/// The versioned tag of a space (or of a guest). It is part of the space, which starts without a
+/// tag.
 #[derive(Debug)]
 pub struct SpaceTag {
-    /// Generation and number; 0 when it never had one.
+    /// Generation and number; 0 if the space has never had a tag.
     pub(super) id: AtomicU64,
     pub(super) pins: AtomicU32,
 }
 
-/// A CPU's side: kept by the kernel, one per CPU, on a line of its own.
+/// The state of a CPU: the kernel keeps one per CPU, on a line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CpuTag {
@@ -37,24 +38,25 @@ pub struct CpuTag {
     pub(super) reserved: AtomicU64,
     /// The generation for which it has flushed everything. Written by the CPU itself.
     pub(super) flushed: AtomicU64,
-    /// `active` is the id it switches to; the tables may still be those it comes from.
+    /// `active` is the id that the CPU switches to; the previous space's tables may still be
+    /// loaded.
     pub(super) loading: AtomicBool,
-    /// The tag of the loaded tables, for the CPU itself.
+    /// The tag of the loaded tables; only the CPU itself uses it.
     tag: AtomicU32,
 }
 
-/// Where a [`Generations`](super::Generations) finds the CPUs.
+/// How a [`Generations`](super::Generations) finds the CPUs.
 ///
 /// # Safety
-/// `of` returns the same state for a CPU always, distinct ones for distinct CPUs, and some for
-/// every CPU that runs under a tag of the allocator: a rollover takes tags back from those that it
+/// `of` always returns the same state for a CPU, a different one for each CPU, and one for every
+/// CPU that runs under a tag of the allocator: a rollover takes tags back from the CPUs that it
 /// finds.
 pub unsafe trait CpuTags {
     /// The state of a CPU; `None` when there is no such CPU.
     fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
 }
 
-// SAFETY: an element each, always the same, and a slice has those that its owner says there are.
+// SAFETY: each CPU has one element, always the same, and the slice's owner gives it all CPUs.
 unsafe impl CpuTags for [CpuTag] {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
         self.get(cpu.index())
@@ -62,14 +64,14 @@ unsafe impl CpuTags for [CpuTag] {
 }
 
 impl SpaceTag {
-    /// No tag yet.
+    /// Makes the state of a space that has no tag yet.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
         Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
     }
 
-    /// No tag yet.
+    /// Makes the state of a space that has no tag yet.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
@@ -80,7 +82,7 @@ impl SpaceTag {
         self.id.load(Ordering::Acquire) // [V5, V6]
     }
 
-    /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
+    /// Has the space a tag? A tag of an old generation counts: CPUs may have entries under it.
     #[must_use]
     pub fn is_tagged(&self) -> bool {
         self.id() != 0
@@ -94,7 +96,7 @@ impl Default for SpaceTag {
 }
 
 impl CpuTag {
-    /// A CPU that runs under no tag and has flushed for no generation.
+    /// Makes the state of a CPU that runs under no tag and has flushed for no generation.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
@@ -107,7 +109,7 @@ impl CpuTag {
         }
     }
 
-    /// A CPU that runs under no tag and has flushed for no generation.
+    /// Makes the state of a CPU that runs under no tag and has flushed for no generation.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
@@ -120,14 +122,15 @@ impl CpuTag {
         }
     }
 
-    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2,
-    /// V7]
+    /// Publishes the id that this CPU switches to, unless a rollover has taken the old one away.
+    /// [V2, V7]
     pub(super) fn replace_active(&self, from: u64, to: u64) -> bool {
         self.loading.store(true, Ordering::Relaxed);
         let done =
             self.active.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok();
         if !done {
-            // Or a rollover, for whose end this CPU is about to wait, would wait for it.
+            // This CPU is about to wait for the end of a rollover, which must not wait for this
+            // CPU.
             self.loading.store(false, Ordering::Relaxed);
         }
         done
@@ -139,29 +142,30 @@ impl CpuTag {
         Tag(self.tag.load(Ordering::Relaxed) as u16)
     }
 
-    /// Tables were loaded under this tag.
+    /// Records that tables were loaded under this tag.
     pub(crate) fn set_tag(&self, tag: Tag) {
         self.tag.store(u32::from(tag.0), Ordering::Relaxed);
     }
 
-    /// The tables of the space that was activated are in force: walks through those before are
-    /// over. To be called after each [`Generations::activate`](super::Generations::activate), with
-    /// interrupts still off: a rollover waits for it.
+    /// Records that the tables of the activated space are in force, and that walks through the
+    /// previous ones are over. Call it after each
+    /// [`Generations::activate`](super::Generations::activate), with interrupts still off: a
+    /// rollover waits for it.
     ///
     /// # Safety
-    /// The executing CPU is the state's, and what is said of its walks is true: the tags of the
-    /// spaces that it left may be given to others from now on.
+    /// The executing CPU is the one that this state belongs to, and its walks are over as said
+    /// above: the tags of the spaces that it left may be given to others from now on.
     pub unsafe fn loaded(&self) {
         self.loading.store(false, Ordering::Release); // [V8]
     }
 
-    /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
-    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded
-    /// any more.
+    /// Records that the CPU runs under no tag from now on (a descheduled guest, an idle CPU that
+    /// has loaded the kernel's tables): the next rollover need not reserve a tag for it. The tag
+    /// must not be loaded any more.
     ///
     /// # Safety
-    /// The executing CPU is the state's, interrupts are off, and neither CPU nor walker uses a
-    /// translation under the tag until the next
+    /// The executing CPU is the one that this state belongs to, interrupts are off, and neither CPU
+    /// nor walker uses a translation under the tag until the next
     /// [`Generations::activate`](super::Generations::activate): another space may get it.
     ///
     /// A hypervisor calls it when it deschedules a guest, whose VMID others may then have:
@@ -192,8 +196,8 @@ impl CpuTag {
     /// # Ok::<(), TagsError>(())
     /// ```
     pub unsafe fn deactivate(&self) {
-        // A rollover that has taken the id away must not be overlooked: it does not come again, and
-        // the generation may be read before it is seen. [V2]
+        // The swap finds it if a rollover has taken the id away. That rollover does not come again,
+        // and this CPU may read the generation before it sees the rollover. [V2]
         let before = self.active.swap(INACTIVE, Ordering::Release);
         if before == TAKEN {
             self.flushed.store(0, Ordering::Relaxed);

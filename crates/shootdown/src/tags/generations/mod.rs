@@ -1,28 +1,29 @@
 //! Versioned tags: one tag means one space on every CPU (Arm and RISC-V ASIDs, VMIDs).
 //!
 //! # The problem
-//! There are fewer tags than spaces. When they run out, all must be taken back at once: a
-//! *rollover* begins a new generation, in which every space needs a new tag, and every CPU must
-//! forget what it cached under the old ones. CPUs go on running meanwhile, under tags of the old
+//! There are fewer tags than spaces. When they run out, the allocator takes all of them back at
+//! once: a *rollover* begins a new generation, in which every space needs a new tag, and every CPU
+//! must drop what it cached under the old ones. CPUs go on running meanwhile, under tags of the old
 //! generation, and may do so through any number of rollovers: those tags stay with their spaces.
 //!
 //! # The protocol
-//! A space's *id* is its tag with the generation it was given in. A CPU that switches to a space
-//! publishes the id as *active*. In the common case that is all: the id is of the current
+//! A space's *id* is its tag with the generation that it was given in. A CPU that switches to a
+//! space publishes the id as *active*. In the common case that is all: the id is of the current
 //! generation, and one compare-and-swap replaces the previous active id. A rollover takes every
 //! CPU's active id away (swaps in `TAKEN`), which makes that compare-and-swap fail: the CPU then
-//! comes to the lock.
+//! takes the lock.
 //!
-//! Under the lock: an id of an old generation is renewed. It keeps its number if a CPU runs under
-//! it still (*reserved*), if it is pinned, or if nobody has taken it yet in this generation;
-//! otherwise the next free number is taken; and when there is none, the generation rolls over.
+//! Under the lock, an id of an old generation is renewed. It keeps its number if a CPU still runs
+//! under it (*reserved*), if it is pinned, or if no space has taken the number yet in this
+//! generation. Otherwise the space gets the next free number; and when there is none, the
+//! generation rolls over.
 //!
-//! A CPU flushes everything when it activates an id of a generation it has not flushed for
-//! ([`Activated::flush`]); a rollover therefore does not wait until all have flushed. It waits only
-//! for CPUs that have published the id they switch to and still have the tables of the space they
-//! come from ([`CpuTag::loaded`]): nothing says any more that this space is in use, and if it got a
-//! fresh tag now, an invalidation by that tag would not reach what those CPUs' walkers hold under
-//! the old one. Such a CPU has interrupts off and waits for nobody.
+//! A CPU flushes everything when it activates an id of a generation for which it has not flushed
+//! ([`Activated::flush`]); so a rollover does not wait until all have flushed. It waits only for
+//! CPUs that have published the id that they switch to, and still have the tables of their previous
+//! space loaded ([`CpuTag::loaded`]). No word says any more that this previous space is in use. If
+//! it got a fresh tag now, an invalidation by that tag would not reach the entries that those CPUs'
+//! walkers hold under the old tag. Such a CPU has interrupts off and waits for no other CPU.
 //!
 //! (Algorithm: the Arm ASID allocator of Linux by Will Deacon and Catalin Marinas, as published;
 //! the sorted table of reserved ids, which makes a renewal independent of the number of CPUs, is
@@ -44,16 +45,16 @@
 //! |---|---|---|---|
 //! | V1 swap of an active id for `TAKEN` (rollover) | Acquire | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, and then sees V7; or V2 fails |
 //! | V2 replacing the active id (fast path, [`CpuTag::deactivate`]) | Release | V1 | |
-//! | V3 taking the lock | Acquire | V4 | the map, the reserved table and ids are seen as the last owner left them |
+//! | V3 taking the lock | Acquire | V4 | the map, the reserved table and ids are seen as the previous holder left them |
 //! | V4 giving it back | Release | V3 | |
-//! | V5 reading an id, the generation (fast path) | Relaxed | – | a stale one fails the comparison, or is still active when V1 comes, or makes V2 fail |
-//! | V6 storing a fresh id; reading it (fast path) | Release; Acquire | each other | who runs under a fresh tag sees what was reset for it ([`Generations::activate_fresh`]) |
+//! | V5 reading an id, the generation (fast path) | Relaxed | – | a stale value fails the comparison, or is still active when V1 comes, or makes V2 fail |
+//! | V6 storing a fresh id; reading it (fast path) | Release; Acquire | each other | a CPU that runs under a fresh tag sees what was reset for it ([`Generations::activate_fresh`]) |
 //! | V7 *loading* before V2 | by V2 | V1 | a rollover that finds the new id finds that the old tables may still be loaded |
 //! | V8 *loaded*; reading it (rollover) | Release; Acquire | each other | walks through the old tables are over before their space gets a fresh tag |
 //!
 //! The lock is held for one renewal, or one rollover (proportional to the CPUs and to the tags /
-//! 64); a CPU that waits for it has interrupts off and serves nobody meanwhile, and the owner waits
-//! for no CPU that waits for the lock.
+//! 64). A CPU that waits for it has interrupts off and serves no other CPU meanwhile; the holder
+//! waits for no CPU that waits for the lock.
 
 mod error;
 mod holders;
@@ -83,26 +84,27 @@ pub struct Activated {
     pub rolled_over: bool,
 }
 
-/// What every switch reads. On a line of its own, which only a rollover writes: who takes the lock
-/// does not take it away from those who switch without.
+/// What every switch reads. It has a line of its own, which only a rollover writes: a CPU that
+/// takes the lock does not take this line away from CPUs that switch without the lock.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Read {
     generation: AtomicU64,
     cpus: u32,
-    /// Numbers, 0 included.
+    /// How many numbers there are, 0 included.
     numbers: u32,
-    /// A tag is its number shifted so far: by 1 where user and kernel halves have one each.
+    /// The tag is the number shifted left by this: by 1 where user and kernel halves have a tag
+    /// each.
     shift: u8,
 }
 
-/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS`
-/// CPUs.
+/// The allocator: one per kernel and kind of tag. It has `WORDS` words of 64 numbers each, and room
+/// for at most `CPUS` CPUs.
 #[derive(Debug)]
 pub struct Generations<const WORDS: usize, const CPUS: usize> {
     read: Read,
     lock: AtomicBool,
-    /// Taken in this generation.
+    /// Numbers taken in this generation.
     map: [AtomicU64; WORDS],
     pinned: [AtomicU64; WORDS],
     pins: AtomicU32,
@@ -111,11 +113,11 @@ pub struct Generations<const WORDS: usize, const CPUS: usize> {
     reserved: Reserved<CPUS>,
 }
 
-/// What a renewal gives a space.
+/// The number that a renewal gives a space.
 enum Number {
-    /// What it has: CPUs run under it.
+    /// The number that it has: CPUs run under it.
     InUse(usize),
-    /// One that no CPU has entries under that it would not flush first.
+    /// A number under which no CPU has entries that it would not flush first.
     Fresh(usize),
 }
 
@@ -136,7 +138,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         if cpus as usize > CPUS {
             return Err(TagsError::TooManyCpus(cpus));
         }
-        // One number is never given out, one must be left when every CPU has one.
+        // One number is never given out, and one must be left when every CPU has one.
         if numbers - 1 <= cpus {
             return Err(TagsError::TooFew { tags: numbers - 1, cpus });
         }
@@ -164,10 +166,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         self.read.generation.load(Ordering::Relaxed) // [V5]
     }
 
-    /// The tag that a space has now, of whatever generation: what an invalidation by tag must name.
+    /// The tag that a space has now, of any generation: an invalidation by tag must name it.
     ///
-    /// Table stores must have been published before. A space that is renewed at the same moment
-    /// gets a tag without entries, and its walkers find the tables as they are now.
+    /// Publish the table stores before the call. A space that is renewed at the same moment gets a
+    /// tag without entries, and its walkers find the tables as they are now.
     #[must_use]
     pub fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
         let id = space.id();
@@ -179,19 +181,20 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         Tag((number_of(id) << self.read.shift) as u16)
     }
 
-    /// The executing CPU switches to a space. `wait` is called while another CPU holds the lock.
+    /// Gives the executing CPU the tag of the space that it switches to. It calls `wait` while
+    /// another CPU holds the lock.
     ///
-    /// Call it with interrupts off, before the space's tables are loaded under the tag; where
-    /// [`Activated::flush`] says so, invalidate everything on this CPU first. When the tables are
-    /// in force, say so: [`CpuTag::loaded`].
+    /// Call it with interrupts off, before the space's tables are loaded under the tag. If
+    /// [`Activated::flush`] is set, invalidate everything on this CPU first. When the tables are in
+    /// force, call [`CpuTag::loaded`].
     ///
     /// # Safety
     /// 1. Interrupts are off on the executing CPU, which is `cpu`, from before the call until after
     ///    [`CpuTag::loaded`], and the caller is no handler that interrupted such a switch.
-    /// 2. `cpus` has the same states in every call for this allocator, those of all CPUs that run
-    ///    under its tags, and they and `space` have to do with no other allocator.
-    /// 3. Where [`Activated::flush`] says so, everything is invalidated on this CPU before tables
-    ///    are loaded under the tag.
+    /// 2. `cpus` has the same states in every call for this allocator: those of all CPUs that run
+    ///    under its tags. They and `space` are used with no other allocator.
+    /// 3. If [`Activated::flush`] is set, everything is invalidated on this CPU before tables are
+    ///    loaded under the tag.
     ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
@@ -206,9 +209,9 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         unsafe { self.activate_fresh(cpu, space, cpus, wait, || ()) }
     }
 
-    /// As [`activate`](Self::activate), and calls `fresh`, under the lock, when the space gets a
+    /// Like [`activate`](Self::activate), but calls `fresh`, under the lock, when the space gets a
     /// fresh tag: one under which no CPU has entries, at a moment when no CPU has the space's
-    /// tables loaded. Whoever activates the space under that tag sees what `fresh` has stored.
+    /// tables loaded. A CPU that activates the space under that tag sees what `fresh` has stored.
     ///
     /// # Safety
     /// As [`activate`](Self::activate).
@@ -241,7 +244,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         // [V3]
         while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
-            // Whoever waits may sleep until the line that was loaded last is written.
+            // A CPU that waits may sleep until the line that it loaded last is written.
             while self.lock.load(Ordering::Relaxed) {
                 wait();
             }
@@ -284,7 +287,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let kept = || self.keep(space, old).or_else(|| self.take_free().map(Number::Fresh));
         let number = kept().unwrap_or_else(|| {
             self.roll_over(cpus, wait);
-            // It may run on some CPU, and then must keep its number (I3).
+            // The space may run on some CPU, and then must keep its number (I3).
             kept().expect("more numbers than CPUs and pins (I5)")
         });
         let id = |number: usize| self.generation() << NUMBER_BITS | number as u64;
@@ -311,7 +314,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let number = number_of(id);
         let (word, bit) = (number / WORD, 1 << (number % WORD));
         if let Some(at) = self.reserved.find(number) {
-            // Someone runs under the number: is it this space?
+            // A CPU runs under the number: does it run this space?
             if self.reserved.get(at) != id {
                 return None;
             }
@@ -330,7 +333,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         Some(Number::Fresh(number))
     }
 
-    /// Takes the next number that nobody has.
+    /// Takes the next number that no space has.
     fn take_free(&self) -> Option<usize> {
         let (next, numbers) =
             (self.next.load(Ordering::Relaxed) as usize, self.read.numbers as usize);
@@ -356,8 +359,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         None
     }
 
-    /// Begins a new generation: every tag is free, except those that CPUs run under and those
-    /// pinned.
+    /// Begins a new generation: every tag becomes free, except those that CPUs run under and those
+    /// that are pinned.
     fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C, wait: &mut impl FnMut()) {
         let next = self.generation() + 1;
         self.read.generation.store(next, Ordering::Relaxed);
@@ -369,8 +372,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let states = || (0..self.read.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
             let id = match cpu.active.swap(TAKEN, Ordering::Acquire) {
-                // Rolled over before, and it has not switched since: it runs under what was
-                // reserved then, which its space may have renewed.
+                // An earlier rollover has taken this id, and the CPU has not switched since: it
+                // runs under the id that was reserved then, which its space may have renewed.
                 TAKEN => {
                     match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
                         Some(at) => self.reserved.get(at),
@@ -394,11 +397,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         self.next.store(1, Ordering::Relaxed);
     }
 
-    /// Gives the space a tag that no rollover takes away, until it is unpinned as often: for
-    /// devices that share its tables. Returns the tag; pins add up.
+    /// Gives the space a tag that no rollover takes away until the space is unpinned as often as
+    /// pinned, for devices that share its tables. Returns the tag.
     ///
     /// # Safety
-    /// 2 of [`activate`](Self::activate).
+    /// Contract 2 of [`activate`](Self::activate).
     ///
     /// # Errors
     /// [`TagsError::NoPinLeft`]; nothing has changed then.
@@ -415,7 +418,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             let pins = space.pins.load(Ordering::Relaxed);
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
-                // One number is never given out; one must be left when all CPUs and pins have
+                // One number is never given out, and one must be left when all CPUs and pins have
                 // theirs.
                 if self.read.numbers - 1 <= self.read.cpus + pinned + 1 {
                     return Err(TagsError::NoPinLeft);
@@ -431,10 +434,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         })
     }
 
-    /// Takes one pin back. A space that is not pinned stays as it is.
+    /// Takes one pin back. A space that is not pinned is left as it is.
     ///
     /// # Safety
-    /// The device for which the tag was pinned uses it no more, and nothing is cached for it: the
+    /// The device for which the tag was pinned no longer uses it, and nothing is cached for it: the
     /// next rollover may give the tag to another space.
     pub unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
         self.locked(wait, |_| {

@@ -1,9 +1,10 @@
-//! The tags that CPUs ran under when a generation began, found by their number.
+//! The tags that CPUs ran under when a generation began, sorted by number.
 
 use super::holders::number_of;
 use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Ids, ascending by number, each number once. Read and written under the allocator's lock.
+/// Ids in ascending order of their numbers, each number once. They are read and written under the
+/// allocator's lock.
 #[derive(Debug)]
 pub(super) struct Reserved<const CPUS: usize> {
     ids: [AtomicU64; CPUS],
@@ -15,7 +16,7 @@ impl<const CPUS: usize> Reserved<CPUS> {
         Self { ids: core::array::from_fn(|_| AtomicU64::new(0)), len: AtomicU32::new(0) }
     }
 
-    /// The place of a number.
+    /// The place of a number in the table.
     pub(super) fn find(&self, number: usize) -> Option<usize> {
         let (mut low, mut high) = (0, self.len.load(Ordering::Relaxed) as usize);
         while low < high {
@@ -34,12 +35,12 @@ impl<const CPUS: usize> Reserved<CPUS> {
         self.ids[at].load(Ordering::Relaxed)
     }
 
-    /// The id at a place is renewed: the same number.
+    /// Replaces the id at a place by its renewal, which has the same number.
     pub(super) fn renew(&self, at: usize, id: u64) {
         self.ids[at].store(id, Ordering::Relaxed);
     }
 
-    /// The table holds these ids from now on, at most one for each CPU.
+    /// Fills the table with these ids, at most one for each CPU.
     pub(super) fn fill(&self, ids: impl Iterator<Item = u64>) {
         let mut len = 0;
         for id in ids {
@@ -53,7 +54,7 @@ impl<const CPUS: usize> Reserved<CPUS> {
 }
 
 /// Sorts ids by number, without allocation, and drops repetitions; returns how many are left. (Heap
-/// sort: the same cost whatever the order.)
+/// sort has the same cost for every order.)
 fn sort_by_number(ids: &[AtomicU64]) -> usize {
     let get = |i: usize| ids[i].load(Ordering::Relaxed);
     let set = |i: usize, id: u64| ids[i].store(id, Ordering::Relaxed);

@@ -178,7 +178,7 @@ fn no_tag_ever_serves_two_spaces() {
                     assert!(entries[cpu][tag].is_none_or(|s| s == space), "I1");
                 }
             }
-            // Whoever runs may walk at any time.
+            // A CPU that runs may walk at any time.
             for (cpu, run) in runs.iter().enumerate() {
                 if let Some((space, tag)) = *run {
                     let entry = &mut entries[cpu][tag.0 as usize];
