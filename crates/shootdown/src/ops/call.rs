@@ -115,7 +115,7 @@ impl fmt::Display for CallError {
                 f.write_str("a call from this CPU is in flight; call from task context")
             }
             Self::Kick(e) => e.fmt(f),
-            Self::Stalled(cpu) => write!(f, "{cpu} did not answer in time"),
+            Self::Stalled(cpu) => write!(f, "{cpu} did not acknowledge in time"),
         }
     }
 }

@@ -270,7 +270,7 @@ counters! {
     tree_calls,
     /// Interrupts forwarded to a group of CPUs.
     forwarded,
-    /// CPUs asked to leave a set they were in for nothing.
+    /// Stale members that were asked to leave the set.
     trims,
     /// Waits that were given up.
     stalls,
@@ -286,9 +286,9 @@ counters! {
     rollover_flushes,
     /// Tags flushed on a switch because they were stale.
     stale_tag_flushes,
-    /// Interrupts not raised: a hypercall made the CPU forget.
+    /// Interrupts not raised: a hypercall invalidated the entries on that CPU.
     handed_to_hypervisor,
-    /// Interrupts not raised: the CPU was preempted and forgets before it runs again.
+    /// Interrupts not raised: the CPU was preempted, and drops its entries before it runs again.
     marked_preempted,
     /// Hypercalls that failed; the CPUs were interrupted.
     hypercall_failed,
@@ -316,9 +316,9 @@ counters! {
     completed_by_others,
     /// Unmappings that were put off until their frames or addresses are needed.
     lazily_pending,
-    /// Unmappings that were not, for one of the reasons in `later`.
+    /// Unmappings that were not, for one of the reasons in `lazy_unmap::Why`.
     lazily_refused,
-    /// Flushes of such unmappings that interrupted nobody: all had come by.
+    /// Flushes of such unmappings that interrupted no CPU: all had dropped their entries already.
     lazily_unasked,
     /// Flushes of such unmappings that interrupted CPUs because it was time.
     lazily_by_age,

@@ -187,7 +187,7 @@ impl fmt::Display for FlushError {
             }
             Self::Reentered => f.write_str("a flush of this CPU is in flight; flush from task context"),
             Self::Kick(e) => e.fmt(f),
-            Self::Stalled(cpu) => write!(f, "{cpu} did not answer in time; keep what is to be freed and flush again"),
+            Self::Stalled(cpu) => write!(f, "{cpu} did not acknowledge in time; keep what is to be freed and flush again"),
         }
     }
 }
