@@ -1,48 +1,48 @@
 //! Uses beyond what an entry counts: a side table.
 //!
 //! # The problem
-//! A leaf has few bits that are ours: VT-d's count uses to 510, AMD's to 14, Arm's to 2. A page
-//! that more users share needs a counter elsewhere, and two words can't be changed at once. If they
-//! ever disagree in the wrong direction, the last use passes unnoticed and the page stays mapped
-//! for ever, or it is taken for the last while others live.
+//! A leaf has few bits for software: VT-d's count uses to 510, AMD's to 14, Arm's to 2. A page that
+//! more users share needs a counter elsewhere, and two words can't be changed at once. If entry and
+//! counter disagree, the last use may pass unnoticed, and the page stays mapped for ever; or a use
+//! is taken for the last while others remain.
 //!
 //! # The protocol
 //! The entry's count is exact as long as it is small. All ones means *spilled*: then all uses are
 //! counted in a **side word**, one for each entry of the table. The side table is a page of its
-//! own, which the first spill hangs on a word that the host keeps with each page of tables
+//! own. The first spill links it from a word that the host keeps with each page of tables
 //! ([`TableMemory::side`]); it is freed with the table. From one use to none, and as long as uses
-//! are few, it is one compare-and-swap on the entry and nothing else.
+//! are few, an operation is one compare-and-swap on the entry and nothing else.
 //!
 //! Side words count **tokens**. A token is a use, or belongs to an operation that is under way,
-//! which turns it into a use or takes it away. So a side word may be too large for a moment, never
-//! too small.
+//! which turns it into a use or removes it. So a side word may be too large for a moment, never too
+//! small.
 //!
 //! | operation | does |
 //! |---|---|
 //! | *spill*: one more than the entry counts (*n*) | adds *n* + 1 tokens, then swaps the entry from *n* to *spilled*: the *n* users' uses are now tokens. If the entry has changed, the tokens are dropped again |
-//! | *join*: one more, when spilled | adds a token, then looks at the entry again: *spilled*, and it is a use; *closing*, then it is made *spilled* first; anything else, and the token is dropped again |
-//! | *drop* own tokens: one less | subtracts them, if there are others. If there are none, nobody uses the page: the entry is marked *closing* (count 0), the side word looked at again, and if nothing at all has happened to it meanwhile, the entry is emptied. Then the tokens are subtracted. If the entry is not spilled, they stood for nothing |
+//! | *join*: one more, when spilled | adds a token, then reads the entry again: *spilled*, and the token is a use; *closing*, then the entry is made *spilled* first; anything else, and the token is dropped again |
+//! | *drop* own tokens: one less | subtracts them, if there are others. If there are none, the page has no user: the entry is marked *closing* (count 0), the side word is read again, and if it has not changed at all meanwhile, the entry is emptied. Then the tokens are subtracted. If the entry is not spilled, the tokens stood for nothing |
 //!
-//! Nobody waits for anybody: whoever finds *closing* takes the mark away and goes on, and whoever
-//! set it begins again.
+//! No operation waits for another: one that finds *closing* clears the mark and goes on, and the
+//! one that set the mark begins again.
 //!
 //! # Invariants
 //! - **P1** Spilled or closing: the side word is the number of uses and of tokens under way.
-//!   Otherwise uses are in the entry, and the side word has tokens under way alone.
-//! - **P2** Only an operation whose own tokens are all there are marks an entry or empties it.
-//!   There is one at most, since its tokens stay until it is done: anybody else finds more than
-//!   their own. So the mark that it finds when it empties the entry is its own, or one that stands
-//!   since it looked.
-//! - **P3** Who joins is a use only if the entry was spilled after the token was there. So an entry
-//!   is emptied before, and the token is not a use; or the side word has changed when it is looked
-//!   at again (S1, S2), or the mark is gone.
-//! - **P4** A side word is never twice the same: 40 bits of it count changes. What was decided on
-//!   one holds if it is still there.
-//! - **P5** Tokens are there only while their operation holds the table (`epoch_slot`), uses while
-//!   the entry is present: a table that is freed has a side table of zeroes.
+//!   Otherwise uses are in the entry, and the side word has only tokens under way.
+//! - **P2** An operation marks or empties an entry only if all tokens are its own. There is one
+//!   such operation at most, since its tokens stay until it is done: any other finds more than its
+//!   own. So the mark that it finds when it empties the entry is its own, or one that has stood
+//!   since it read the side word.
+//! - **P3** The token of a join becomes a use only if the entry was spilled after the token was
+//!   added. So an entry is emptied before, and the token is not a use; or the side word has changed
+//!   when it is read again (S1, S2), or the mark is gone.
+//! - **P4** A side word never has the same value twice: 40 bits of it count changes. A decision
+//!   that was made on one value holds if the value is unchanged.
+//! - **P5** Tokens exist only while their operation holds the table (`epoch_slot`), uses while the
+//!   entry is present: a table that is freed has a side table of zeroes.
 //!
-//! A drop on behalf of an acquisition that failed may be the one that empties the entry, after the
-//! last user was told that others use the page: that acquisition then reports the page as *undone*,
+//! A drop for an acquisition that failed may be the one that empties the entry, after the last user
+//! was informed that others use the page. The failed acquisition then reports the page as *undone*,
 //! or maps it once more.
 //!
 //! # Orderings
