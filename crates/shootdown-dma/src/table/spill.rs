@@ -48,7 +48,7 @@
 //! # Orderings
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
-//! | S1 | token added, fence, entry read | SeqCst fence | S2 | either the entry's mark is seen, or the token by who marked it |
+//! | S1 | token added, fence, entry read | SeqCst fence | S2 | either the token's owner sees the entry's mark, or the CPU that marked it sees the token; without the fences both may miss the other, and the entry is emptied under a use |
 //! | S2 | entry marked, fence, side word read | SeqCst fence | S1 | |
 //! | S3 | side word changed | AcqRel | itself | what users did before they dropped comes before the entry is emptied |
 //! | S4 | side table linked, found | AcqRel, Acquire | each other | its zeroes |
@@ -61,20 +61,20 @@ use super::{IoPageTable, MapErrorKind, chunk, index};
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Above the tokens of a side word: how often it was changed.
+/// The unit of the change count, which lies above the tokens of a side word.
 const CHANGE: u64 = 1 << 24;
 
-/// Tokens are refused beyond this: far from overflow, whatever operations are under way.
+/// The most tokens: far from overflow, whatever operations are under way.
 const MOST: u64 = 1 << 20;
 
 const fn tokens(side: u64) -> u64 {
     side & (CHANGE - 1)
 }
 
-/// How a counted leaf's uses are counted.
+/// Where a counted leaf's uses are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counted {
-    /// In the entry, so many.
+    /// In the entry; the number of uses.
     Here(u64),
     /// In the side word; the entry is spilled.
     Spilled,
@@ -82,7 +82,7 @@ pub(super) enum Counted {
     Closing,
 }
 
-/// Reads a counted leaf.
+/// Decodes a counted leaf.
 #[inline]
 pub(super) fn counted<F: Format>(entry: u64) -> Counted {
     match F::count(entry) {
@@ -93,7 +93,7 @@ pub(super) fn counted<F: Format>(entry: u64) -> Counted {
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// The side table of a chunk; with `make` it is put there if it was not.
+    /// The side table of a chunk; with `make` it is put there if there is none.
     fn side_table(&self, table: PhysAddr, make: bool) -> Option<PhysAddr> {
         // SAFETY: the walker holds the table.
         let link = unsafe { self.memory.side(table) }?;
@@ -102,7 +102,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         if found != 0 || !make {
             return Some(PhysAddr(found)).filter(|side| side.0 != 0);
         }
-        // No walker of the hardware looks at it: nothing is written back.
+        // No hardware walker reads it: it needs no write-back.
         if !self.count_pages(1) {
             return None;
         }
@@ -114,17 +114,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             Ok(_) => Some(side),
             Err(other) => {
                 self.uncount_pages(1);
-                // SAFETY: just allocated, and nobody has seen it.
+                // SAFETY: just allocated, and no other CPU has seen it.
                 unsafe { self.memory.free(side) };
                 Some(PhysAddr(other))
             }
         }
     }
 
-    /// Frees a table of so many chunks, with the side tables of each.
+    /// Frees a table of `count` chunks, with the side table of each.
     ///
     /// # Safety
-    /// As [`TableMemory::free`]; nobody holds the table (P5).
+    /// As [`TableMemory::free`]; no epoch slot holds the table (P5).
     pub(super) unsafe fn free_with_sides(&self, table: PhysAddr, count: usize) {
         for n in 0..count {
             // SAFETY: not freed yet.
@@ -133,7 +133,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             let side = link.swap(0, Ordering::Acquire);
             if side != 0 {
                 self.uncount_pages(1);
-                // SAFETY: it hung there alone, and who used it held the table.
+                // SAFETY: it was linked there alone, and every CPU that used it held the table.
                 unsafe { self.memory.free(PhysAddr(side)) };
             }
         }
@@ -141,18 +141,18 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.memory.free_many(table, count) };
     }
 
-    /// Is it spilled, or closing? If so, as what.
+    /// Whether the entry is spilled, or closing, and which.
     fn spilled(&self, entry: u64) -> Option<Counted> {
         let counts = self.format.is_present(entry) && F::is_counted(entry);
         let how = counted::<F>(entry);
         (counts && !matches!(how, Counted::Here(_))).then_some(how)
     }
 
-    /// Takes away `mine` tokens. True: with them the last use went, and the entry is empty.
+    /// Subtracts `mine` tokens. True: the last use went with them, and the entry is empty.
     fn drop_tokens(&self, slot: &AtomicU64, side: &AtomicU64, mine: u64) -> bool {
         let mut emptied = false;
         loop {
-            // ORDERING [S3]: Acquire, with what others did before they dropped theirs.
+            // ORDERING [S3]: Acquire, with what other users did before they dropped their tokens.
             let seen = side.load(Ordering::Acquire);
             let others = tokens(seen) > mine;
             let entry = slot.load(Ordering::Acquire);
@@ -175,7 +175,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             if side.load(Ordering::Acquire) != seen {
                 continue;
             }
-            // ORDERING: AcqRel, as all that empties entries.
+            // ORDERING: AcqRel, as for every operation that empties entries.
             let away =
                 slot.compare_exchange(marked, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
             if away.is_ok() {
@@ -186,11 +186,11 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     }
 }
 
-/// What came of one more use of a spilled page, or of one that is to be.
+/// The result of adding a use to a spilled page, or to one that spills by it.
 pub(super) enum Joined {
-    /// It is a use.
+    /// The use was added.
     Shared,
-    /// Something has changed; look again. True: the entry was emptied by this.
+    /// The entry has changed; read it again. True: this operation has emptied it.
     Again(bool),
 }
 
@@ -202,7 +202,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Some(&unsafe { self.table.memory.table(side) }[index::<F>(page, 0)])
     }
 
-    /// How often a counted page is used.
+    /// The number of uses of a counted page.
     pub(super) fn uses(&self, page: u64, entry: u64) -> u64 {
         match counted::<F>(entry) {
             Counted::Here(n) => n,
@@ -213,8 +213,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// One more use of a page whose entry, in the leaf table that is remembered, counts as many as
-    /// it can, or has spilled.
+    /// Adds a use to a page whose entry, in the leaf table that is remembered, has the largest
+    /// count, or has spilled.
     #[cold]
     pub(super) fn join(
         &self,
@@ -258,8 +258,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// One use less of a page whose entry, in the leaf table that is remembered, has spilled. True:
-    /// it was the last one.
+    /// Removes a use from a page whose entry, in the leaf table that is remembered, has spilled.
+    /// True: it was the last one.
     #[cold]
     pub(super) fn part(&self, page: u64, slot: &AtomicU64) -> bool {
         fence(Ordering::Acquire); // [S5] The entry was read Relaxed.
