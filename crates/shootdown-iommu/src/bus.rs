@@ -1,4 +1,4 @@
-//! The seam to the host: a unit's registers, and the barrier between memory and registers.
+//! The interface to the host: a unit's registers, and the barrier between memory and registers.
 //!
 //! A kernel implements [`Bus`] for the window that it has mapped; tests implement it for a model of
 //! the registers.

@@ -1,4 +1,5 @@
-//! What is done with a unit that is on: devices come and go, events are taken, the queue is reset.
+//! The operations of a unit that is on: devices are admitted and expelled, events are taken, the
+//! queue is reset.
 
 use core::sync::atomic::Ordering;
 

@@ -1,7 +1,7 @@
 //! VT-d's registers (VT-d, chapter 11: "Register Descriptions").
 //!
-//! Reserved bits that may be 1 in later versions are kept by nobody: each register that is written
-//! is made anew, but for GCMD, whose states come from GSTS ([`GlobalStatus::states`]).
+//! Reserved bits that may be 1 in later versions are not preserved: each write of a register builds
+//! its value anew, except for GCMD, whose states come from GSTS ([`GlobalStatus::states`]).
 
 use bitfield_struct::bitfield;
 
