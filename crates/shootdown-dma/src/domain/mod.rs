@@ -490,8 +490,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// One turn of waiting for a cell; false to give up. A context leaves its cell after some tens
-    /// of accesses, unless it is preempted there. A [pinned](Config::pinned) host promises that it
-    /// is not, and then every caller may wait, interrupt handlers too ([`spare`]).
+    /// of accesses, unless it is preempted there. A [pinned](Config::pinned) host guarantees that
+    /// it is not, and then every caller may wait, interrupt handlers too ([`spare`]).
     #[cold]
     fn wait_for_a_cell(&self) -> bool {
         self.host.relax() || self.config.pinned.is_some()

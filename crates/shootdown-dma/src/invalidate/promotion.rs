@@ -110,7 +110,8 @@ impl Promotion {
         if all { (Plan::Everything, everything) } else { (Plan::Domain, domain) }
     }
 
-    /// Whether so many commands take longer than invalidating the domain, and refilling all of it.
+    /// Whether this many commands take longer than invalidating the domain, and refilling all of
+    /// it.
     pub(super) fn is_long(&self, commands: u64) -> bool {
         commands.saturating_mul(self.command_ns.into()) > self.coarse(false).1
     }

@@ -62,7 +62,7 @@ impl<B: Bus, M: Memory> Log<B, M> {
             .write(&self.bus);
         EventHead::new().write(&self.bus);
         EventTail::new().write(&self.bus);
-        // At entry 0 again. Nobody drains: the log is new, or the queue is paused.
+        // At entry 0 again. No other CPU drains: the log is new, or the queue is paused.
         let looked = self.looked.load(Ordering::Relaxed);
         let count = self.count as u64;
         self.looked.store(looked.next_multiple_of(count), Ordering::Release);
@@ -108,13 +108,13 @@ impl<B: Bus, M: Memory> Log<B, M> {
             if is_timeout {
                 see_to_timeouts();
             } else {
-                // [L2] Who fails here has been overtaken by the queue.
+                // [L2] A failure means that the queue has been faster.
                 let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
                 let _ = self.looked.compare_exchange(looked, looked + 1, order, failed);
             }
         }
         if is_next(self.looked.load(Ordering::Acquire)) {
-            return None; // Somebody else is at the queue: they will see it.
+            return None; // Another CPU uses the queue: it will see the event.
         }
         let words = self.words(head);
         let record = Record::decode(low, words[1].load(Ordering::Relaxed));

@@ -250,7 +250,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.switch(Step::QueueOn, others.with_commands(true))
     }
 
-    /// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0
+    /// Invalidates everything, and makes the unit read its queue, which is empty; `others` of CR0
     /// stay on.
     fn begin(&self, others: Cr0) -> Result<(), Error> {
         self.empty(others)?;
@@ -268,7 +268,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
     /// so](Self::aborts_when_off).
     ///
     /// # Errors
-    /// The unit does not do what it is told. It keeps its memory.
+    /// The unit does not acknowledge a step. It keeps its memory.
     ///
     /// # Safety
     /// No domain uses its queue any more. If it does not refuse accesses when it is off, no device

@@ -64,9 +64,9 @@ pub struct Capability {
     pub first_stage_5_level: bool,
     /// ECMDS: it has enhanced commands.
     pub enhanced_commands: bool,
-    /// ESIRTPS: it forgets interrupt entries when the table changes.
+    /// ESIRTPS: it invalidates interrupt entries when the table changes.
     pub enhanced_set_interrupt_table: bool,
-    /// ESRTPS: it forgets entries and translations when the root table changes.
+    /// ESRTPS: it invalidates entries and translations when the root table changes.
     pub enhanced_set_root: bool,
 }
 

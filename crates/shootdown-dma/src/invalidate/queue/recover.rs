@@ -201,7 +201,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         let (head, count) = (self.head().max(base), self.count_of(&lost, singly));
         // This room is reserved for recovery: it is taken however much submitters have.
         self.taken.fetch_add(count, Ordering::Relaxed);
-        let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: who reserves next knows what `base` stands for
+        let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: the next CPU that reserves sees what `base` covers
         let end = from + count;
         if end - base >= self.slots {
             return None; // Nothing is published behind a hole, and nothing completes any more.
