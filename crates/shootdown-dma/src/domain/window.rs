@@ -142,7 +142,7 @@ impl<H: Host> Domain<H> {
         Ok(DmaAddr((window << Self::SHIFT) + segment.phys.0))
     }
 
-    /// The answer of [`unmap`](Self::unmap) for pages in the window: there is nothing to unmap, or
+    /// The result of [`unmap`](Self::unmap) for pages in the window: there is nothing to unmap, or
     /// they lie partly outside. `None`: none of them is in it.
     #[inline]
     pub(super) fn unmap_in_window(&self, first: u64, pages: u64) -> Option<Result<(), UnmapError>> {

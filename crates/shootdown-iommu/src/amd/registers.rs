@@ -70,7 +70,7 @@ pub struct Control {
     pub event_interrupts: bool,
     /// ComWaitIntEn: so do completion waits that ask for it.
     pub wait_interrupts: bool,
-    /// InvTimeOut: how long a device has to answer: 0 for ever, 1 to 6: 1 ms to 100 s.
+    /// InvTimeOut: how long a device has to acknowledge: 0 for ever, 1 to 6: 1 ms to 100 s.
     #[bits(3)]
     pub invalidation_timeout: u8,
     /// PassPW.

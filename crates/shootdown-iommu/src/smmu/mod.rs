@@ -333,7 +333,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         switch(on)
     }
 
-    /// Errors that are not acknowledged. That of commands is the library's affair.
+    /// Errors that are not acknowledged. The library handles those of commands.
     pub fn errors(&self) -> Gerror {
         let acknowledged = Gerrorn::read(&self.bus).value();
         Gerror::from(Gerror::read(&self.bus).into_bits() ^ acknowledged)
@@ -361,7 +361,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
     /// dumps; `None` if no stream in its part of the table was admitted yet.
     ///
     /// # Safety
-    /// They are not stored to, or the devices' accesses are the caller's affair.
+    /// The caller does not store to them, or it is responsible for the devices' accesses.
     #[must_use]
     pub unsafe fn entry(&self, device: DeviceId) -> Option<[&[AtomicU64]; 2]> {
         self.streams.find(device).map(|stream| [stream.entry, stream.context])

@@ -281,9 +281,9 @@ pub struct FaultStatus {
     pub advanced_pending: bool,
     /// IQE: the command at the head of the queue is not taken.
     pub queue_error: bool,
-    /// ICE: a device has answered what it was not asked.
+    /// ICE: a device has acknowledged an invalidation that was not sent.
     pub completion_error: bool,
-    /// ITE: a device has not answered.
+    /// ITE: a device has not acknowledged.
     pub timeout: bool,
     /// PRO: requests for pages were lost. Obsolete.
     pub page_request_overflow: bool,
