@@ -1,8 +1,8 @@
-//! Names for things: addresses that devices emit, ranges of them, rights, domains, devices.
+//! Types for addresses that devices emit, ranges of them, rights, domains, devices.
 //!
 //! Addresses are counted in pages here: a page number is an address shifted by the granule of the
-//! domain's tables (12 bits for 4 KiB, 14 for 16 KiB, 16 for 64 KiB). What is a byte address says
-//! so.
+//! domain's tables (12 bits for 4 KiB, 14 for 16 KiB, 16 for 64 KiB). Byte addresses are named as
+//! such.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -10,7 +10,7 @@ use core::num::NonZeroU64;
 /// A range of pages of I/O virtual address space: never empty, never page 0, never past the end of
 /// `u64`.
 ///
-/// Page 0 is handed to no device: drivers take address 0 for "not mapped".
+/// No device gets page 0: drivers take address 0 for "not mapped".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IovaRange {
     first: NonZeroU64,
@@ -30,11 +30,11 @@ impl IovaRange {
         }
     }
 
-    /// The pages of 2^`granule` bytes that these bytes lie in, the last of which belongs to them;
-    /// `None` if page 0 is one of them, if they end before they begin, or if an address has no
-    /// bits beyond the granule's.
+    /// The pages of 2^`granule` bytes that the bytes from `first` to `last` (inclusive) lie in;
+    /// `None` if page 0 is one of them, if they end before they begin, or if an address has no bits
+    /// beyond the granule's.
     ///
-    /// What firmware reserves is told in bytes, and may end within a page:
+    /// Firmware describes reserved memory in bytes, and it may end within a page:
     ///
     /// ```
     /// use shootdown_dma::IovaRange;
@@ -47,7 +47,7 @@ impl IovaRange {
             return None;
         }
         let (first, last) = (first >> granule, last >> granule);
-        // A page number of all ones has one more, if a page is a byte.
+        // If a page is one byte, there may be one page more than fits.
         match (last - first).checked_add(1) {
             Some(pages) => Self::new(first, pages),
             None => None,
@@ -72,13 +72,13 @@ impl IovaRange {
         self.pages.get()
     }
 
-    /// Do they have a page in common?
+    /// Whether they have a page in common.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.first() <= other.last() && other.first() <= self.last()
     }
 
-    /// Is all of `other` within?
+    /// Whether all of `other` lies within.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.first() <= other.first() && other.last() <= self.last()
@@ -114,13 +114,13 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// May the device read?
+    /// Whether the device may read.
     #[must_use]
     pub const fn reads(self) -> bool {
         matches!(self, Self::Read | Self::ReadWrite)
     }
 
-    /// May the device write?
+    /// Whether the device may write.
     #[must_use]
     pub const fn writes(self) -> bool {
         matches!(self, Self::Write | Self::ReadWrite)

@@ -1,7 +1,7 @@
-//! Arrays of a length that is known when they are made, and that CPUs share.
+//! Arrays of a length that is fixed when they are made, shared by CPUs.
 //!
-//! All that this crate shares between CPUs outside of page tables lies in such arrays: so the
-//! software machine, which has to know what is shared, can place them where it watches.
+//! All data that this crate shares between CPUs outside of page tables lies in such arrays. So the
+//! software machine, which has to know what is shared, can place them in memory that it watches.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ impl core::error::Error for NoMemory {}
 pub struct Fixed<T>(imp::Array<T>);
 
 impl<T> Fixed<T> {
-    /// An array of what `make` makes of each index.
+    /// Makes an array with `make` called for each index.
     ///
     /// # Errors
     /// [`NoMemory`], before anything is made.

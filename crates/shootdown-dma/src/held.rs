@@ -1,5 +1,5 @@
-//! How many locks and cells a thread has: in tests, which see that nobody waits with one. In other
-//! builds nothing.
+//! The number of locks and cells that a thread has: tests check that no call waits with one. In
+//! other builds it is empty.
 
 #[cfg(all(test, not(loom)))]
 mod imp {

@@ -1,32 +1,33 @@
 //! Memory for devices: mapped and unmapped at line rate, with real protection.
 //!
 //! A device reaches memory through an IOMMU, by addresses of its own (IOVA). For every transfer a
-//! kernel takes an address, writes an entry, and afterwards takes both away again; and before the
-//! page is used for something else, the IOMMU must have forgotten the translation. This crate is
-//! that layer, in three parts that know nothing of each other, and one that joins them.
+//! kernel takes an address and writes an entry, and afterwards clears the entry and frees the
+//! address. Before the page is used for something else, the IOMMU's invalidation of the translation
+//! must be complete. This crate is that layer, in three parts that do not depend on each other, and
+//! a fourth that joins them.
 //!
 //! | part | question | module |
 //! |---|---|---|
 //! | allocation | Which address? | [`iova`] |
-//! | page tables | What does the hardware find there? | [`table`] |
-//! | invalidation | When has everyone forgotten it? | [`invalidate`] |
+//! | page tables | What does the hardware find at that address? | [`table`] |
+//! | invalidation | When does no cache hold the old entry any more? | [`invalidate`] |
 //! | domain | What does a driver call? | [`domain`] |
 //!
-//! For devices that are not trusted, [`bounce`] puts pages of its own where a buffer shares a page
-//! with something else.
+//! For devices that are not trusted, [`bounce`] maps pages of its own where a buffer shares a page
+//! with other data.
 //!
-//! # The promise
-//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is
-//!    still deferred to it.
-//! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the
-//!    invalidation that covers them is complete.
+//! # The guarantees
+//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what was
+//!    unmapped and is still deferred.
+//! 2. **Reuse.** No address range, page-table page or domain id is handed out again before the
+//!    invalidation that covers it is complete.
 //! 3. **No lock is held across an invalidation wait.**
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
-//! `no_std` with `alloc`; no global state but the count of domains and pools that were made; no
-//! feature that changes a type. `cfg(loom)` compiles it for the `loom` model checker; the package
-//! `shootdown-dma-traced` compiles this source for the software machine. Drivers in user space and
-//! hypervisors find their half in the crate `shootdown-vfio`.
+//! The crate is `no_std` with `alloc`. Its only global state is the count of domains and pools that
+//! were made, and no feature changes a type. `cfg(loom)` compiles it for the `loom` model checker; the package
+//! `shootdown-dma-traced` compiles this source for the software machine. The crate
+//! `shootdown-vfio` serves drivers in user space and hypervisors.
 
 #![no_std]
 

@@ -1,50 +1,51 @@
-//! One of something for each CPU, entered by whoever comes first.
+//! One value for each CPU, entered by one context at a time.
 //!
 //! # The problem
-//! What is kept for each CPU is fast because nobody else uses it. But a kernel may be interrupted
-//! or moved between asking where it runs and acting on it, and user space is all the time: so a
-//! CPU's number is a hint, and being alone has to be made sure of. A compare-and-swap does that,
-//! and costs more than what is done inside.
+//! Per-CPU data is fast because no other CPU uses it. But a kernel may be interrupted or moved to
+//! another CPU between reading its CPU's number and acting on it, and in user space that happens
+//! all the time. So a CPU's number is only a hint, and exclusive access has to be ensured. A
+//! compare-and-swap does that, and costs more than the work inside.
 //!
 //! # The protocol
-//! **A hint.** A flag for each cell, on the line of what it protects: one compare-and-swap to
-//! enter, one store to leave. Nobody waits: who finds the flag set (another CPU, or what this CPU
-//! was doing when it was interrupted) goes elsewhere.
+//! **A hint.** Each cell has a flag, on the line of the data that it protects: one compare-and-swap
+//! to enter, one store to leave. No caller waits: a caller that finds the flag set (by another CPU,
+//! or by the code on this CPU that it has interrupted) takes another cell.
 //!
-//! **A promise.** A host that is [`Pinned`] promises more, and its CPUs enter their own cells by
-//! plain accesses:
+//! **A guarantee.** A host that is [`Pinned`] guarantees more, and its CPUs enter their own cells
+//! by plain accesses:
 //!
 //! ```text
 //! owner:    busy = 1 --> (light fence) --> claimed? then out again --> inside --> busy = 0
 //! claimer:  claimed from 0 to 1 --> heavy barrier of the owner --> busy? then wait a little --> inside --> claimed = 0
 //! ```
 //!
-//! At the barrier the owner passes a full fence, wherever it is. If it had set `busy` before, the
-//! claimer sees it. If not, it reads `claimed` after the fence, sees the claim, and goes elsewhere.
-//! An interrupt on the owner's CPU is over before the owner goes on, so that `busy` needs no atomic
-//! exchange: whoever reads 0 is alone until somebody on top of it comes and goes. Cells beyond the
-//! CPUs' own are entered by compare-and-swap always: they are for interrupts that find their CPU's
-//! cell taken.
+//! At the barrier the owner executes a full fence, whatever it runs. If it had set `busy` before,
+//! the claimer sees it. If not, it reads `claimed` after the fence, sees the claim, and takes
+//! another cell. An interrupt on the owner's CPU ends before the owner goes on, so `busy` needs no
+//! atomic exchange: a context that reads 0 is alone until an interrupt on top of it has entered and
+//! left. Cells beyond the CPUs' own are always entered by compare-and-swap: they are for interrupts
+//! that find their CPU's cell taken.
 //!
 //! # Invariants
-//! - **I1** One at a time is in a cell.
-//! - **I2** Who waits waits for an owner only, a bounded number of turns; an owner waits for
-//!   nobody.
+//! - **I1** One context at a time is in a cell.
+//! - **I2** A claimer waits for an owner only, a bounded number of turns; an owner waits for no
+//!   other context.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
-//! | O1 | compare-and-swap to enter | Acquire | O2 | sees what the last one did |
+//! | O1 | compare-and-swap to enter | Acquire | O2 | sees what the last context in the cell did |
 //! | O2 | store to leave | Release | O1, C2 | shows what was done |
 //! | P1 | owner: store of `busy`, light fence, load of `claimed` | Acquire | C1, C3 | of P1 and C1 one sees the other; and the owner sees what the last claimer did |
-//! | C1 | claimer: compare-and-swap of `claimed`, heavy barrier | Acquire | P1, C3 | as above; and what the claimer before did |
+//! | C1 | claimer: compare-and-swap of `claimed`, heavy barrier | Acquire | P1, C3 | as above; and it sees what the claimer before did |
 //! | C2 | claimer: load of `busy` | Acquire | O2 | sees what the owner did |
 //! | C3 | claimer: store of `claimed` to leave | Release | P1, C1 | shows what was done |
 //!
-//! On weakly ordered machines too: the owner's store of `busy` may linger, and its load of
-//! `claimed` be early, but not across the barrier. If both lie before it the store is seen (C2), if
-//! both lie after it the claim is; and a store before and a load after it see each other. That the
-//! load is an Acquire keeps the inside behind it.
+//! This holds on weakly ordered machines too: the owner's store of `busy` may become visible late,
+//! and its load of `claimed` may be early, but neither crosses the barrier. If both lie before it,
+//! the claimer sees the store (C2). If both lie after it, the owner sees the claim. If the store
+//! lies before and the load after it, each sees the other. The load is an Acquire, so the accesses
+//! inside stay behind it.
 
 use core::fmt;
 
@@ -53,13 +54,13 @@ use crate::held::Held;
 use crate::pinned::{Pinned, light_fence};
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
-/// On lines of its own: two, as processors fetch them in pairs.
+/// One cell, on lines of its own: two, as processors fetch them in pairs.
 #[repr(align(128))]
 struct Cell<T> {
     busy: AtomicBool,
-    /// Somebody else than the owner wants it, or is inside.
+    /// Another context than the owner wants the cell, or is inside.
     claimed: AtomicBool,
-    /// The owner has been here since it was [calmed](Local::calm).
+    /// The owner has entered since the cell was [calmed](Local::calm).
     stirred: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -76,16 +77,16 @@ struct Cell<T> {
 /// ```
 pub struct Local<T> {
     cells: Fixed<Cell<T>>,
-    /// So many of them, from 0 on, have owners.
+    /// The number of cells, from 0 on, that have owners.
     owned: usize,
     pinned: Option<Pinned>,
 }
 
-// SAFETY: a `T` is used by one at a time (I1), from any thread.
+// SAFETY: one context at a time uses a `T` (I1), from any thread.
 unsafe impl<T: Send> Sync for Local<T> {}
 
 impl<T> Local<T> {
-    /// One for each of `cpus` CPUs, at least for one.
+    /// Makes one for each of `cpus` CPUs, at least one.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -109,7 +110,7 @@ impl<T> Local<T> {
         Ok(Self { cells, owned: 0, pinned: None })
     }
 
-    /// The same; if the host promises it, each of the first `cpus` belongs to the CPU of its
+    /// The same; if the host is pinned, each of the first `cpus` cells belongs to the CPU of its
     /// number.
     #[must_use]
     pub fn pinned(self, pinned: Option<Pinned>, cpus: usize) -> Self {
@@ -117,21 +118,22 @@ impl<T> Local<T> {
         Self { owned, pinned, ..self }
     }
 
-    /// For how many CPUs.
+    /// The number of CPUs that it has cells for.
     #[must_use]
     #[inline]
     pub fn cpus(&self) -> usize {
         self.cells.len()
     }
 
-    /// Does `f` with what `cpu` has; `None` if somebody else is at it. `f` is not to wait for
-    /// anything. Whoever is on that CPU better [enters it as its own](Self::enter_own).
+    /// Calls `f` with the value of `cpu`; `None` if another context is in the cell. `f` must not
+    /// wait for anything. Code that runs on that CPU should [enter the cell as its
+    /// own](Self::enter_own).
     #[inline]
     pub fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.enter_within(cpu, 1, f)
     }
 
-    /// The same; waits so many turns for whoever is at it.
+    /// The same; waits up to `turns` turns for the owner to leave.
     pub fn enter_within<R>(
         &self,
         cpu: usize,
@@ -157,7 +159,7 @@ impl<T> Local<T> {
         inside.map(|inside| inside.run(f))
     }
 
-    /// Does `f` with what `cpu` has, which is where the caller runs (by the host's promise, if it
+    /// Calls `f` with the value of `cpu`, on which the caller runs (guaranteed by the host, if it
     /// is [`Pinned`]).
     #[inline]
     pub fn enter_own<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
@@ -168,11 +170,11 @@ impl<T> Local<T> {
         inside.map(|inside| inside.run(f))
     }
 
-    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is
-    /// told. Cells of other CPUs are left to these if they own them.
+    /// The same with the value of `cpu`, or else with that of the next free cell, whose number `f`
+    /// gets. A cell that another CPU owns is not entered.
     ///
     /// # Errors
-    /// `f`, not called: somebody is at each.
+    /// `f`, not called: all cells are taken.
     #[inline]
     pub fn enter_near<R, F: FnOnce(usize, &mut T) -> R>(&self, cpu: usize, f: F) -> Result<R, F> {
         let own = match self.cells.get(cpu) {
@@ -185,27 +187,27 @@ impl<T> Local<T> {
         }
     }
 
-    /// Has somebody been in this cell since it was [calmed](Self::calm)? A guess, which may be late
-    /// by a moment. Yes, where asking costs no more than looking.
+    /// Whether the owner has entered this cell since it was [calmed](Self::calm). A hint that may
+    /// be late by a moment. Always true where entering the cell costs no more than this check.
     pub fn is_stirred(&self, cpu: usize) -> bool {
         let index = self.index(cpu);
         index >= self.owned || self.cells[index].stirred.load(Ordering::Relaxed)
     }
 
-    /// Has this cell an owner, who alone enters it without being asked for?
+    /// Whether this cell has an owner, which alone enters it without a claim.
     pub fn is_owned(&self, cpu: usize) -> bool {
         self.index(cpu) < self.owned
     }
 
-    /// From inside: there is nothing here to look for, until its owner comes again.
+    /// Called from inside: the cell has nothing for other CPUs until its owner enters again.
     pub fn calm(&self, cpu: usize) {
         self.cells[self.index(cpu)].stirred.store(false, Ordering::Relaxed);
     }
 
-    /// Without asking: nobody else has it.
+    /// Calls `f` with all values, without claims: `&mut self` excludes all others.
     pub fn for_each_mut(&mut self, mut f: impl FnMut(&mut T)) {
         for cell in self.cells.iter() {
-            // SAFETY: nobody else borrows the cells.
+            // SAFETY: no other borrow of the cells exists.
             cell.value.with_mut(|value| f(unsafe { &mut *value }));
         }
     }
@@ -215,14 +217,14 @@ impl<T> Local<T> {
         if cpu < self.cells.len() { cpu } else { cpu % self.cells.len() }
     }
 
-    /// By a swap, a cell that nobody owns.
+    /// Enters a cell without an owner, by a swap.
     #[inline]
     fn swap(&self, cpu: usize) -> Option<Inside<'_, T>> {
         let index = self.index(cpu);
         if index < self.owned { None } else { self.cells[index].swap() }
     }
 
-    /// By a swap, the next that nobody owns and nobody is at.
+    /// Enters the next free cell without an owner, by a swap.
     #[inline]
     fn swap_near(&self, cpu: usize) -> Option<(usize, Inside<'_, T>)> {
         let first = self.index(cpu);
@@ -242,7 +244,7 @@ impl<T> Local<T> {
     }
 }
 
-/// Raises a flag, if it is down.
+/// Sets a flag, if it is clear.
 #[inline]
 fn take(flag: &AtomicBool) -> bool {
     flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -251,18 +253,17 @@ fn take(flag: &AtomicBool) -> bool {
 impl<T> Cell<T> {
     #[inline]
     fn swap(&self) -> Option<Inside<'_, T>> {
-        // ORDERING [O1]: Acquire, with the Release of whoever left last.
+        // ORDERING [O1]: Acquire, with the Release of the last context that left.
         if !take(&self.busy) {
             return None;
         }
         Some(Inside { flag: &self.busy, cell: self })
     }
 
-    /// As the owner.
+    /// Enters as the owner.
     #[inline]
     fn own(&self) -> Option<Inside<'_, T>> {
-        // Only the owner's CPU writes it: this is what an interrupt finds that came while its CPU
-        // was inside.
+        // Only the owner's CPU writes it: an interrupt finds it set if its CPU was inside.
         if self.busy.load(Ordering::Relaxed) {
             return None;
         }
@@ -277,7 +278,7 @@ impl<T> Cell<T> {
         Some(inside)
     }
 
-    /// As anyone else.
+    /// Enters as any other context.
     #[cold]
     fn claim(&self, pinned: Pinned, cpu: usize, turns: usize) -> Option<Inside<'_, T>> {
         // ORDERING [C1].
@@ -305,7 +306,7 @@ impl<T> fmt::Debug for Local<T> {
     }
 }
 
-/// Whoever is in a cell; leaves it when dropped, also by a panic.
+/// A context in a cell; dropping it leaves the cell, also in a panic.
 struct Inside<'a, T> {
     flag: &'a AtomicBool,
     cell: &'a Cell<T>,
@@ -315,7 +316,7 @@ impl<T> Inside<'_, T> {
     #[inline]
     fn run<R>(self, f: impl FnOnce(&mut T) -> R) -> R {
         let _held = Held::one();
-        // SAFETY: I1: nobody else is here until `self` is dropped.
+        // SAFETY: I1: no other context is here until `self` is dropped.
         self.cell.value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }
@@ -323,7 +324,7 @@ impl<T> Inside<'_, T> {
 impl<T> Drop for Inside<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING [O2] [C3]: Release, with the Acquire of whoever enters next.
+        // ORDERING [O2] [C3]: Release, with the Acquire of the context that enters next.
         self.flag.store(false, Ordering::Release);
     }
 }
@@ -366,7 +367,7 @@ mod tests {
     #[test]
     fn what_has_an_owner_is_entered_by_it_or_claimed() {
         let local = Local::new(4, |cpu| cpu).unwrap().pinned(Some(promise()), 2);
-        // An interrupt on CPU 0 takes a cell that nobody owns, and leaves that of CPU 1 alone.
+        // An interrupt on CPU 0 takes a cell without an owner, and leaves that of CPU 1 alone.
         let seen = local.enter_own(0, |_| {
             let first = local.enter_near(0, |at, _| {
                 let second = local.enter_near(0, |at, _| at).ok();
@@ -379,11 +380,11 @@ mod tests {
         }) else {
             panic!("not as it should be");
         };
-        // Whoever has claimed it keeps its owner out.
+        // A claimer keeps the owner out.
         assert_eq!(local.enter(1, |_| local.enter_own(1, |_| ())), Some(None));
         assert_eq!(local.enter(1, |_| local.enter(1, |_| ())), Some(None));
         assert_eq!(local.enter(1, |_| local.enter_near(1, |at, _| at).ok()), Some(Some(2)));
-        // A number that is nobody's.
+        // A number that no CPU has.
         assert_eq!(local.enter_near(9, |at, _| at).ok(), Some(2));
         assert_eq!(local.enter_own(9, |_| ()), None);
     }

@@ -2,7 +2,7 @@
 //! atomics.
 //!
 //! The rest of the crate names atomics only through this module. [`UnsafeCell`] is the checker's
-//! too, so that it sees who enters what a flag protects.
+//! too, so that the checker sees each access to what a flag protects.
 
 #[cfg(all(not(loom), not(shootdown_traced)))]
 pub use core::sync::atomic::{
@@ -51,8 +51,8 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Tells the machine that what is in a cell is used: all of it, up to 1 KiB. Where it leads to a
-/// heap, that is not told.
+/// Reports to the machine that the contents of a cell are used: all of it, up to 1 KiB. Heap memory
+/// behind pointers in the cell is not reported.
 #[cfg(all(shootdown_traced, not(loom)))]
 fn touch<T>(cell: &UnsafeCell<T>, write: bool) {
     // SAFETY: the machine that is linked in defines it with this signature, and it may be called

@@ -1,4 +1,4 @@
-//! The seam to the host: a unit's registers, and the barrier between memory and registers.
+//! The interface to the host: a unit's registers, and the barrier between memory and registers.
 //!
 //! A kernel implements [`Bus`] for the window that it has mapped; tests implement it for a model of
 //! the registers.
@@ -56,13 +56,13 @@ pub const TURNS: u32 = 2_000_000;
 /// # Safety
 /// 1. Each method is one access of that width to the register at that offset of the unit, in the
 ///    order of the program.
-/// 2. When [`barrier`](Self::barrier) has returned, the unit sees all that this CPU has stored to
-///    memory before, or has seen stored by others, before it sees what is written to a register
-///    after. Where the unit does not read the CPU's caches, this holds of what
+/// 2. When [`barrier`](Self::barrier) has returned and a register is written afterwards, the unit
+///    sees all that this CPU has stored to memory before, or has seen stored by others, before it
+///    sees that write. For a unit that does not read the CPU's caches, this holds for words that
 ///    [`Memory::write_back`](crate::Memory::write_back) was called for.
 /// 3. An acquire fence behind a read of a register orders what this CPU reads of memory after it,
-///    as the contract of [`Port`](shootdown_dma::invalidate::queue::Port) asks for in its seventh
-///    point.
+///    as the seventh point of the contract of [`Port`](shootdown_dma::invalidate::queue::Port)
+///    requires.
 pub unsafe trait Bus: Sync {
     /// Reads a register of 32 bits.
     fn read32(&self, offset: usize) -> u32;
@@ -77,7 +77,7 @@ pub unsafe trait Bus: Sync {
 
     /// One turn of a wait for a register that the unit changes soon, or never; `turn` counts from 0
     /// in each wait. `false` gives up, and the operation ends with [`Error::Timeout`]. A host with
-    /// a clock had better go by that.
+    /// a clock should use that instead of the count.
     fn relax(&self, turn: u32) -> bool {
         core::hint::spin_loop();
         turn < TURNS
@@ -86,7 +86,7 @@ pub unsafe trait Bus: Sync {
 
 macro_rules! buses_behind_pointers {
     ($(($($bounds:tt)*) $pointer:ty;)*) => {$(
-        // SAFETY: the promises are those of the bus that is pointed at.
+        // SAFETY: the bus that is pointed at gives the guarantees.
         unsafe impl<B: Bus + ?Sized $($bounds)*> Bus for $pointer {
             fn read32(&self, offset: usize) -> u32 {
                 (**self).read32(offset)
@@ -116,7 +116,7 @@ buses_behind_pointers! {
 
 /// A register with a type of its own.
 pub trait Register: Copy {
-    /// Where it is.
+    /// Its offset.
     const OFFSET: usize;
 
     /// Reads it.
@@ -126,7 +126,7 @@ pub trait Register: Copy {
     fn write<B: Bus + ?Sized>(self, bus: &B);
 }
 
-/// Says where typed registers are.
+/// Gives typed registers their offsets.
 macro_rules! registers {
     ($($register:ident: $word:ident at $offset:literal;)*) => {$(
         impl $crate::bus::Register for $register {
@@ -148,7 +148,7 @@ macro_rules! registers {
 }
 pub(crate) use registers;
 
-/// Waits until something holds that the unit does soon, or never.
+/// Waits for a condition that the unit makes true soon, or never.
 pub(crate) fn wait<B: Bus + ?Sized>(
     bus: &B,
     step: Step,

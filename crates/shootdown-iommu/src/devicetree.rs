@@ -1,19 +1,20 @@
-//! What a device tree says of who is behind an SMMUv3: the properties `iommu-map` and `iommus`.
+//! A device tree's description of the devices behind an SMMUv3: the properties `iommu-map` and
+//! `iommus`.
 //!
 //! A crate of the host's choice walks the tree (the image takes `fdt`), finds nodes that are
 //! compatible with [`COMPATIBLE`] and their `reg`, and gives the bytes of a property. Specifiers
-//! have one cell, as the SMMUv3's binding says (`#iommu-cells` is 1). These parsers are total, as
-//! those of [`acpi`](crate::acpi).
+//! have one cell, as the SMMUv3's binding defines (`#iommu-cells` is 1). These parsers are total,
+//! as those of [`acpi`](crate::acpi).
 
-/// What an SMMUv3's node is compatible with.
+/// The `compatible` of an SMMUv3's node.
 pub const COMPATIBLE: &str = "arm,smmu-v3";
 
-/// A device, as the unit that it is behind knows it.
+/// A device, as its unit identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Requester {
     /// The unit's phandle.
     pub unit: u32,
-    /// The stream: what the unit knows the device by.
+    /// The stream: the unit's number for the device.
     pub stream: u32,
 }
 
@@ -28,8 +29,8 @@ fn cells<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u32; N]> + '_ {
     })
 }
 
-/// Requester which unit a function of PCI is: `map` is `iommu-map` of its host's node, `mask` is
-/// `iommu-map-mask`, if that is there. `None`: behind none.
+/// The requester for a function of PCI: `map` is `iommu-map` of its host's node, `mask` is
+/// `iommu-map-mask`, if the node has it. `None`: no unit is in front of it.
 ///
 /// ```
 /// use shootdown_iommu::devicetree::{Requester, of_function};
@@ -46,7 +47,7 @@ pub fn of_function(map: &[u8], mask: Option<u32>, function: u16) -> Option<Reque
     })
 }
 
-/// All streams of a device that is none of PCI's: `iommus` of its node.
+/// All streams of a device that is not on PCI: `iommus` of its node.
 pub fn of_device(iommus: &[u8]) -> impl Iterator<Item = Requester> + '_ {
     cells(iommus).map(|[unit, stream]| Requester { unit, stream })
 }

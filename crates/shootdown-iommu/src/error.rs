@@ -1,4 +1,4 @@
-//! Why a unit is not set up, does not do what it is told, or takes no device.
+//! Why a unit is not set up, does not acknowledge a step, or admits no device.
 
 use core::fmt;
 
@@ -15,31 +15,32 @@ pub enum Unfit {
     NoTables,
     /// It does not read the CPUs' caches, and the [memory](crate::Memory) is not written back.
     NotCoherent,
-    /// Translation is on, in a mode that can't be left while it is (VT-d: RTADDR.TTM). The host has
-    /// to keep all devices behind the unit from DMA, and to turn translation off.
+    /// Translation is on, in a mode that can't be left while it is on (VT-d: RTADDR.TTM). The host
+    /// has to keep all devices behind the unit from DMA, and to turn translation off.
     OtherMode,
-    /// Its queue or its tables are where it wants them (SMMUv3: IDR1.QUEUES_PRESET, TABLES_PRESET).
+    /// The hardware fixes the addresses of its queue or its tables (SMMUv3: IDR1.QUEUES_PRESET,
+    /// TABLES_PRESET).
     Preset,
     /// Its queue, or its table of streams, is smaller than the library needs (SMMUv3: IDR1.CMDQS,
     /// SIDSIZE).
     TooSmall,
-    /// It interrupts by wires alone (SMMUv3: IDR0.MSI).
+    /// It interrupts by wires only (SMMUv3: IDR0.MSI).
     NoMessages,
 }
 
-/// Something that a unit was told by a register, and has to acknowledge.
+/// A step that is requested by a register, and that the unit has to acknowledge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {
     /// Stores to memory that it had buffered are done (VT-d: GCMD.WBF).
     WriteBuffers,
-    /// It goes by the new root table, or stream table.
+    /// It uses the new root table, or stream table.
     Tables,
-    /// It forgets what it has cached of devices' entries.
+    /// It invalidates what it has cached of devices' entries.
     ForgetEntries,
-    /// It forgets all translations.
+    /// It invalidates all translations.
     ForgetTranslations,
-    /// What was in the queue has to be taken.
+    /// It takes all that was in the queue.
     DrainQueue,
     /// The queue is on.
     QueueOn,
@@ -51,7 +52,7 @@ pub enum Step {
     TranslationOn,
     /// Translation is off.
     TranslationOff,
-    /// The memory that firmware had protected is not any more (VT-d: PMEN).
+    /// Memory that firmware had protected is not protected any more (VT-d: PMEN).
     Protection,
     /// What it does with accesses while translation is off (SMMUv3: GBPA).
     Bypass,
@@ -63,15 +64,15 @@ pub enum Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// It lacks something.
+    /// It lacks a feature.
     Unfit(Unfit),
-    /// It has not done this until [`Bus::relax`](crate::Bus::relax) gave up.
+    /// It has not acknowledged this step until [`Bus::relax`](crate::Bus::relax) gave up.
     Timeout(Step),
     /// There is no memory for its structures.
     NoMemory,
-    /// There is no queue on its ring.
+    /// The library makes no queue on its ring.
     Ring(RingError),
-    /// Others are at the queue, and did not leave it until [`Bus::relax`](crate::Bus::relax) gave
+    /// Other CPUs use the queue, and did not leave it until [`Bus::relax`](crate::Bus::relax) gave
     /// up.
     Busy,
 }
@@ -134,13 +135,13 @@ impl From<RingError> for Error {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AdmitError {
-    /// The table of devices does not reach as far.
+    /// The table of devices does not reach that far.
     NoSuchDevice,
     /// Its entry is valid: it was admitted, and not expelled since.
     Admitted,
-    /// The id is none that the unit can tag translations with (VT-d: 0, or more than CAP.ND).
+    /// The unit can't tag translations with the id (VT-d: 0, or more than CAP.ND).
     BadId,
-    /// The root is no address of a table.
+    /// The root is not the address of a table.
     BadRoot,
     /// There is no memory for a table of entries.
     NoMemory,

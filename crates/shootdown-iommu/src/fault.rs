@@ -1,5 +1,5 @@
-//! What all units say of an access that they refused. Each unit's own record says more, and is kept
-//! whole.
+//! What all units record of an access that they refused. Each unit's own record has more, and is
+//! kept whole.
 
 use shootdown_dma::DeviceId;
 
@@ -21,11 +21,11 @@ pub enum Class {
     /// The device's entry, or what it leads to before the tables, is not valid or does not allow
     /// such requests.
     Configuration,
-    /// The unit could not read its own structures in memory, or what they say is reserved.
+    /// The unit could not read its own structures in memory, or reserved bits in them are set.
     Structure,
     /// An interrupt was refused.
     Interrupt,
-    /// A command was refused, or a device has not answered one.
+    /// A command was refused, or a device has not acknowledged one.
     Command,
     /// Records were lost.
     Lost,
@@ -33,16 +33,16 @@ pub enum Class {
     Other,
 }
 
-/// An access that a unit has refused, or another thing that it has recorded.
+/// An access that a unit has refused, or another event that it has recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Whose it was.
+    /// The device that made it.
     pub device: Option<DeviceId>,
     /// The process address space that it named.
     pub pasid: Option<u32>,
-    /// The address that it used; where the unit says only the page, that.
+    /// The address that it used; the page's address if the unit records only the page.
     pub address: Option<u64>,
-    /// How.
+    /// How memory was accessed.
     pub access: Option<Access>,
     /// What was wrong.
     pub class: Class,

@@ -1,4 +1,4 @@
-//! The seam to the host: memory for what a unit reads and writes.
+//! The interface to the host: memory that a unit reads and writes.
 
 use core::mem::ManuallyDrop;
 
@@ -16,33 +16,32 @@ pub const WORDS: usize = PAGE / 8;
 /// Memory for a unit's tables, ring and logs.
 ///
 /// # Safety
-/// 1. [`allocate`](Self::allocate) returns pages of 4 KiB that follow each other, zeroed, at a
-///    physical address below 2^52 that is not 0 and a multiple of all of their size; nobody else
-///    has them until they are [freed](Self::free), and the unit reads and writes them at that
-///    address.
+/// 1. [`allocate`](Self::allocate) returns contiguous pages of 4 KiB, zeroed, at a physical address
+///    below 2^52 that is not 0 and a multiple of all of their size; no other code uses them until
+///    they are [freed](Self::free), and the unit reads and writes them at that address.
 /// 2. [`words`](Self::words) are that memory.
-/// 3. When [`write_back`](Self::write_back) has returned, a unit that does not look into the CPUs'
-///    caches finds in memory what was stored to these words before. Memory that says that it [is
+/// 3. When [`write_back`](Self::write_back) has returned, a unit that does not read the CPUs'
+///    caches finds in memory what was stored to these words before. Memory that [is
 ///    coherent](Self::is_coherent) need not do anything.
 pub unsafe trait Memory: Sync {
-    /// So many pages, a power of two; `None` when there is no memory.
+    /// `pages` contiguous pages, a power of two; `None` when there is no memory.
     fn allocate(&self, pages: usize) -> Option<PhysAddr>;
 
-    /// Takes them back.
+    /// Frees them.
     ///
     /// # Safety
-    /// They came from [`allocate`](Self::allocate), so many of them, are not freed twice, and no
-    /// unit reaches them.
+    /// They came from one call of [`allocate`](Self::allocate) for the same number, are not freed
+    /// twice, and no unit reaches them.
     unsafe fn free(&self, first: PhysAddr, pages: usize);
 
-    /// So many words from this address on.
+    /// The words from this address on.
     ///
     /// # Safety
     /// They are in pages that were [allocated](Self::allocate), and are not freed while the
     /// reference is used.
     unsafe fn words(&self, first: PhysAddr, count: usize) -> &[AtomicU64];
 
-    /// Is it used by units alone that read the CPUs' caches?
+    /// Whether only units use it that read the CPUs' caches.
     fn is_coherent(&self) -> bool {
         true
     }
@@ -78,7 +77,7 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
     }
 }
 
-/// Pages that no unit knows: they are freed when they are dropped.
+/// Pages that no unit uses yet: they are freed when they are dropped.
 pub(crate) struct Pages<M: Memory> {
     memory: M,
     first: PhysAddr,
@@ -86,14 +85,14 @@ pub(crate) struct Pages<M: Memory> {
 }
 
 impl<M: Memory> Pages<M> {
-    /// So many bytes, in as many pages as that takes: a power of two.
+    /// Pages for at least this many bytes: a power of two of them.
     pub fn of_bytes(memory: M, bytes: usize) -> Result<Self, Error> {
         let pages = bytes.div_ceil(PAGE).next_power_of_two();
         let first = memory.allocate(pages).ok_or(Error::NoMemory)?;
         Ok(Self { memory, first, pages })
     }
 
-    /// Where they are.
+    /// The address of the first.
     pub const fn address(&self) -> PhysAddr {
         self.first
     }
@@ -109,7 +108,7 @@ impl<M: Memory> Pages<M> {
         &self.words()[number]
     }
 
-    /// The unit is told of them: they stay until it is turned off.
+    /// A unit gets their address: they stay until it is turned off.
     pub const fn keep(self) -> Kept<M> {
         Kept(ManuallyDrop::new(self))
     }
@@ -117,13 +116,13 @@ impl<M: Memory> Pages<M> {
 
 impl<M: Memory> Drop for Pages<M> {
     fn drop(&mut self) {
-        // SAFETY: from `allocate`, once, and no unit knows of them (the contract of
+        // SAFETY: from `allocate`, freed once, and no unit uses them (the contract of
         // `Kept::release`).
         unsafe { self.memory.free(self.first, self.pages) }
     }
 }
 
-/// Pages that a unit reads or writes. They stay allocated, whatever becomes of this.
+/// Pages that a unit reads or writes. They stay allocated even if this is dropped.
 pub(crate) struct Kept<M: Memory>(ManuallyDrop<Pages<M>>);
 
 impl<M: Memory> Kept<M> {

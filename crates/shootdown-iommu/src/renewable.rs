@@ -1,21 +1,21 @@
-//! A queue that can be replaced: what becomes of it when its unit is reset.
+//! A queue that is replaced when its unit is reset.
 //!
-//! A [`Queue`] that is stuck stays so, as it can't know what became of what it held. The host
-//! resets the unit, which forgets everything; so everything that was submitted before counts as
-//! complete, and a new queue begins. Domains keep the tickets that they have: those of a queue are
-//! counted on from the last one of the queue before.
+//! A [`Queue`] that is stuck stays stuck, since it can't know which of its commands were executed.
+//! The host resets the unit, which invalidates everything. So everything that was submitted before
+//! counts as complete, and a new queue begins. Domains keep their tickets: the tickets of a queue
+//! continue from the last one of the queue before.
 //!
 //! # Invariants
-//! - I1: while a unit is reset nobody submits to it, nor asks it: the lock.
+//! - I1: while a unit is reset no CPU submits to it, nor asks it: the lock.
 //! - I2: if the reset fails nothing completes any more: [`QueueError::Stuck`], until another one
 //!   succeeds.
 //!
-//! # Who may call what
+//! # Which calls wait
 //! [`Unit`]'s operations hold the lock as readers, and never wait for one another. They wait while
-//! the unit is being reset, which takes as long as [`Bus::relax`] grants; so a handler of
-//! interrupts that calls them must not interrupt a reset on its own CPU.
-//! [`renew`](crate::RemappingUnit::renew) waits for readers to leave no longer than the host wants
-//! it to.
+//! the unit is being reset, which takes as long as [`Bus::relax`] grants. So an interrupt handler
+//! that calls them must not interrupt a reset on its own CPU.
+//! [`renew`](crate::RemappingUnit::renew) waits for readers to leave, at most as long as the host
+//! grants.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ use spin::{RwLock, RwLockWriteGuard};
 use crate::bus::Bus;
 use crate::error::Error;
 
-/// The queue of now, and the last ticket of those before it.
+/// The current queue, and the last ticket of those before it.
 struct Current<P, F> {
     queue: Box<Queue<P, F>>,
     before: u64,
@@ -37,7 +37,7 @@ struct Current<P, F> {
     dead: bool,
 }
 
-/// See the [module](self).
+/// A queue that is replaced when its unit is reset; see the [module](self).
 pub struct Renewable<P, F> {
     current: RwLock<Current<P, F>>,
     /// The last ticket that was handed out.
@@ -45,19 +45,19 @@ pub struct Renewable<P, F> {
 }
 
 impl<P: Port, F: Format> Renewable<P, F> {
-    /// The first queue on this port, which is set up and empty.
+    /// Makes the first queue on this port, which is set up and empty.
     pub(crate) fn new(port: P, format: F) -> Result<Self, Error> {
         let queue = Box::new(Queue::new(port, format)?);
         let current = RwLock::new(Current { queue, before: 0, dead: false });
         Ok(Self { current, last: AtomicU64::new(0) })
     }
 
-    /// Resets the unit by `reset`, and begins anew.
+    /// Resets the unit by `reset`, and begins a new queue.
     ///
     /// # Safety
-    /// When `reset` has succeeded the unit, and the caches of devices behind it, have forgotten
-    /// everything, accesses that went through it have ended, and its queue is empty, head and tail
-    /// at slot 0. The port and the format are this unit's.
+    /// When `reset` has succeeded the unit, and the caches of devices behind it, have invalidated
+    /// everything, accesses that went through them have ended, and the queue is empty, head and
+    /// tail at slot 0. The port and the format are this unit's.
     pub(crate) unsafe fn renew<B: Bus>(
         &self,
         bus: &B,
@@ -75,7 +75,7 @@ impl<P: Port, F: Format> Renewable<P, F> {
         Ok(())
     }
 
-    /// With nobody at the queue.
+    /// Takes the lock with no reader left.
     fn alone<B: Bus>(&self, bus: &B) -> Result<RwLockWriteGuard<'_, Current<P, F>>, Error> {
         let mut turn = 0;
         loop {
@@ -87,8 +87,8 @@ impl<P: Port, F: Format> Renewable<P, F> {
         }
     }
 
-    /// Does something while nobody is at the queue: what changes registers that the queue changes
-    /// as well.
+    /// Calls `f` while no other CPU uses the queue: for changes of registers that the queue changes
+    /// too.
     pub(crate) fn paused<B: Bus, R>(
         &self,
         bus: &B,
@@ -109,8 +109,8 @@ impl<P: Port, F: Format> Renewable<P, F> {
         f(&current.queue, current.before)
     }
 
-    /// Has a look at the unit's registers and its log, and sees to what it finds: see
-    /// [`Queue::attend`]. To be called when the unit has interrupted.
+    /// Reads the unit's registers and its log, and handles what it finds: see [`Queue::attend`].
+    /// Call it when the unit has interrupted.
     ///
     /// # Errors
     /// As [`Queue::attend`].
@@ -118,7 +118,7 @@ impl<P: Port, F: Format> Renewable<P, F> {
         self.with(|queue, _| queue.attend())
     }
 
-    /// A device that did not answer was reset, and is told again: see [`Queue::revive`].
+    /// A device that did not acknowledge was reset, and gets commands again: see [`Queue::revive`].
     ///
     /// # Errors
     /// As [`Queue::revive`].
@@ -135,9 +135,9 @@ impl<P: Port, F: Format> Renewable<P, F> {
     }
 }
 
-// SAFETY: as the queue of now. Of those before it everything is complete (the contract of `renew`),
-// and what their tickets say is below all that are handed out now. Nobody submits to one queue and
-// gets a ticket of the next (I1).
+// SAFETY: as the current queue. Everything of the queues before it is complete (the contract of
+// `renew`), and their tickets are below all that are handed out now. No CPU submits to one queue
+// and gets a ticket of the next (I1).
 unsafe impl<P: Port, F: Format> Unit for Renewable<P, F>
 where
     P: Send,

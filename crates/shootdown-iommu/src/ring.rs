@@ -1,4 +1,4 @@
-//! A unit's ring of commands and its status word: what the library's queue asks for.
+//! A unit's ring of commands and its status word: the port of the library's queue.
 
 use core::sync::atomic::Ordering;
 
@@ -13,13 +13,13 @@ use crate::memory::{Memory, PAGE, Pages};
 /// Bytes of a slot.
 pub const SLOT: usize = 16;
 
-/// Where events of devices that do not answer are found, if a unit has a log of such.
+/// The source of events of devices that do not acknowledge, if a unit has a log of them.
 pub trait Timeouts: Sync {
     /// See [`Port::drain_events`].
     fn drain(&self, timed_out: &mut dyn FnMut(DeviceId));
 }
 
-/// No such log: the unit's registers say it.
+/// No such log: the unit's registers report these devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NoLog;
 
@@ -40,18 +40,18 @@ pub struct Ring<B, M, L = NoLog> {
 
 impl<B: Bus, M: Memory, L: Timeouts> Ring<B, M, L> {
     /// The ring in these pages, all of them, and the status word at the beginning of others. Both
-    /// stay allocated as long as this is used: the unit's, who keeps them.
+    /// stay allocated as long as this is used: the unit keeps them.
     pub(crate) fn new(bus: B, memory: M, ring: &Pages<M>, status: &Pages<M>, log: L) -> Self {
         let slots = ring.words().len() / 2;
         Self { bus, memory, ring: ring.address(), slots, status: status.address(), log }
     }
 
-    /// Where it is.
+    /// The address of the ring.
     pub(crate) const fn address(&self) -> PhysAddr {
         self.ring
     }
 
-    /// How many slots it has.
+    /// The number of slots.
     pub(crate) const fn slots(&self) -> usize {
         self.slots
     }
@@ -64,23 +64,24 @@ impl<B: Bus, M: Memory, L: Timeouts> Ring<B, M, L> {
         self.publish();
     }
 
-    /// Waits until the status word says so.
+    /// Waits until the status word has this value.
     pub(crate) fn wait_for(&self, step: Step, status: u64) -> Result<(), Error> {
-        // ORDERING: Acquire: the unit has stored it after what it says had happened.
+        // ORDERING: Acquire: the unit has stored the status after the commands before it had taken
+        // effect.
         wait(&self.bus, step, || self.status().load(Ordering::Acquire) == status)
     }
 }
 
-/// Pages for a ring of so many slots.
+/// Pages for a ring of this many slots.
 pub(crate) fn pages<M: Memory>(memory: M, slots: usize) -> Result<Pages<M>, Error> {
     Pages::of_bytes(memory, (slots * SLOT).max(PAGE))
 }
 
-// SAFETY: 1. `bus` is the unit's (contract of `set_up`). 2. `ring` is what the unit was told, and
-// of the queues on it only the last one is used (`renewable.rs`). 3. The status word is in a page
-// of its own; an SMMU stores to it only if IDR0.MSI says that it can. 4. The unit stores it when it
-// comes to a wait, in order. 5. `publish` is the barrier of `Bus`; rings are read coherently, and
-// tables are the affair of `TableMemory`. 6. Of `log`, where there is one. 7. The contract of
+// SAFETY: 1. `bus` is the unit's (contract of `set_up`). 2. `ring` is the memory in the unit's base
+// register, and of the queues on it only the last one is used (`renewable.rs`). 3. The status word
+// is in a page of its own; an SMMU stores to it only if IDR0.MSI says that it can. 4. The unit
+// stores it when it reaches a wait, in order. 5. `publish` is the barrier of `Bus`; rings are read
+// coherently, and `TableMemory` handles tables. 6. By `log`, where there is one. 7. The contract of
 // `Bus`, 1 and 3.
 unsafe impl<B: Bus, M: Memory, L: Timeouts> Port for Ring<B, M, L> {
     fn read32(&self, offset: usize) -> u32 {
@@ -114,9 +115,9 @@ unsafe impl<B: Bus, M: Memory, L: Timeouts> Port for Ring<B, M, L> {
     }
 
     fn publish(&self) {
-        // Nothing is written back. ECAP.C is about VT-d's tables alone: its queue, and what a wait
+        // Nothing is written back. ECAP.C concerns VT-d's tables alone: its queue, and what a wait
         // stores, are always coherent (VT-d, chapter 11, "Extended Capability Register"; Linux
-        // writes descriptors back on no unit). Others are not set up unless they are coherent.
+        // writes descriptors back on no unit). Other units are set up only if they are coherent.
         self.bus.barrier();
     }
 

@@ -1,4 +1,4 @@
-//! What all units do, so that a kernel can be written for whichever there is.
+//! The operations that all units have, so that a kernel can be written for any of them.
 
 use core::fmt::Debug;
 
@@ -9,48 +9,48 @@ use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 use crate::error::{AdmitError, Error};
 use crate::fault::Fault;
 
-/// What is written where when a unit interrupts.
+/// The message by which a unit interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Where to.
+    /// The address that it stores to.
     pub address: u64,
-    /// What.
+    /// The data that it stores.
     pub data: u32,
 }
 
-/// A unit that is set up: devices behind it reach nothing but what they are admitted to.
+/// A unit that is set up: devices behind it reach nothing to which they were not admitted.
 pub trait RemappingUnit: Sync {
     /// The tables that it walks.
     type Tables: Format;
     /// The library's queue on it.
     type Queue: Unit;
-    /// What it records of an access that it refuses.
+    /// The unit's record of an access that it refuses.
     type Record: Copy + Debug + Into<Fault>;
 
-    /// The format of its tables, with what depends on the unit.
+    /// The format of its tables, with the parameters of the unit.
     fn tables(&self) -> Self::Tables;
 
     /// Bits of the addresses that it translates.
     fn address_bits(&self) -> u32;
 
-    /// Its queue: what a domain is made with.
+    /// Its queue, with which a domain is made.
     fn queue(&self) -> &Self::Queue;
 
-    /// Does its walker read the CPUs' caches? If not, the host's `TableMemory` has to write tables
-    /// back.
+    /// Whether its walker reads the CPUs' caches. If not, the host's `TableMemory` has to write
+    /// tables back.
     fn is_coherent(&self) -> bool;
 
-    /// Does it have to be told what was mapped? It may remember what is not, or not yet see it
-    /// (VT-d with write buffers, which an invalidation flushes). Then a domain has to be
-    /// [told so](shootdown_dma::Config::caching_absence).
+    /// Whether it needs an invalidation after mapping. It may cache absent entries, or not yet see
+    /// the new ones (VT-d with write buffers, which an invalidation flushes). Then the domain's
+    /// [configuration](shootdown_dma::Config::caching_absence) has to say so.
     fn remembers_absence(&self) -> bool;
 
     /// Makes the device's entry valid: its accesses go through the tables at `root`, tagged with
     /// the id.
     ///
-    /// Before it the device is listed with the domain (`Domain::attach`), after it the entry is
-    /// announced (`Domain::announce`). Nothing that interrupts it may call this unit's `admit` or
-    /// [`expel`](Self::expel).
+    /// Before this call the host lists the device with the domain (`Domain::attach`), after it the
+    /// host announces the entry (`Domain::announce`). No interrupt handler that interrupts this
+    /// call may call this unit's `admit` or [`expel`](Self::expel).
     ///
     /// # Errors
     /// See [`AdmitError`]. Nothing has changed.
@@ -67,24 +67,23 @@ pub trait RemappingUnit: Sync {
         id: DomainId,
     ) -> Result<(), AdmitError>;
 
-    /// Makes the device's entry invalid, and tells nobody: what the unit has cached of it stays
-    /// until it is told, which `Domain::detach` does. `false`: it was not admitted.
+    /// Makes the device's entry invalid, without an invalidation: what the unit has cached of it
+    /// stays until `Domain::detach` invalidates it. `false`: the device was not admitted.
     fn expel(&self, device: DeviceId) -> bool;
 
-    /// The oldest thing that the unit has recorded and nobody has taken, which is taken out. Never
-    /// waits.
+    /// Takes out the oldest record of the unit that was not taken yet. Never waits.
     fn next_record(&self) -> Option<Self::Record>;
 
-    /// Resets the unit's queue and makes it forget everything: all that it was told is complete. To
-    /// be called when the queue [is stuck](shootdown_dma::invalidate::QueueError::Stuck). Devices
-    /// reach what they are admitted to all the while.
+    /// Resets the unit's queue and invalidates everything in the unit: all submissions are
+    /// complete. Call it when the queue [is stuck](shootdown_dma::invalidate::QueueError::Stuck).
+    /// Devices keep their access to what they are admitted to.
     ///
     /// # Errors
-    /// The unit does not do what it is told: nothing completes any more until another reset
+    /// The unit does not acknowledge a step: nothing completes any more until another reset
     /// succeeds. [`Error::Busy`]: nothing has changed.
     ///
     /// # Safety
     /// Devices behind the unit that have caches of their own (ATS) have been reset, or have them
-    /// turned off: the unit's reset does not reach them.
+    /// turned off: the unit's reset does not invalidate these caches.
     unsafe fn renew(&self) -> Result<(), Error>;
 }

@@ -16,11 +16,11 @@ use crate::table::Format;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapError {
-    /// There is no page for its edges in the pool, nor one that only had to be waited for.
+    /// The pool has no page for its edges, even after waiting for deferred ones.
     Exhausted,
-    /// There is no such memory that could be copied, or it is the pool's own.
+    /// There is no such memory that could be copied, or it belongs to the pool.
     NoSuchMemory,
-    /// The domain has refused it.
+    /// The error of the domain.
     Domain(domain::MapError),
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for OutOfRange {
 
 impl core::error::Error for OutOfRange {}
 
-/// A buffer that is mapped. Given back by [`Guarded::unmap`]; forgetting it leaves it mapped, with
+/// A buffer that is mapped. [`Guarded::unmap`] consumes it; forgetting it leaves it mapped, with
 /// its pages of the pool.
 #[must_use = "what is not unmapped stays within the device's reach"]
 #[derive(PartialEq, Eq, Debug)]
@@ -65,7 +65,7 @@ pub struct Mapped {
     pub(super) buffer: Buffer,
 }
 
-/// What was asked for, and what was taken for it.
+/// The arguments of the mapping, and the pages that were taken for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Buffer {
     phys: PhysAddr,
@@ -78,27 +78,27 @@ pub(super) struct Buffer {
 }
 
 impl Mapped {
-    /// Where the device finds its first byte.
+    /// The address at which the device finds its first byte.
     #[must_use]
     pub const fn addr(&self) -> DmaAddr {
         self.mapping.addr()
     }
 
-    /// How many bytes.
+    /// Its length in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.mapping.bytes()
     }
 
-    /// How many of its pages are the pool's.
+    /// How many of its pages belong to the pool.
     #[must_use]
     pub fn bounced(&self) -> usize {
         self.buffer.edges.iter().flatten().count()
     }
 }
 
-/// The pieces of a buffer that don't fill their page of so many bytes: how many bytes its first
-/// piece has, and its last.
+/// The pieces of a buffer that don't fill their page of `page` bytes: the length of the first and
+/// of the last.
 fn edges(page: u64, phys: u64, bytes: u64) -> [Option<u64>; 2] {
     let (head, tail) = (phys & (page - 1), (phys + bytes) & (page - 1));
     if head + bytes <= page {
@@ -141,8 +141,8 @@ impl<H: Access> Guarded<H> {
         Ok(Self { domain })
     }
 
-    /// The domain: to attach devices, to poll, to flush. What is mapped by its own methods is not
-    /// guarded: devices reach all of the pages.
+    /// The domain: to attach devices, to poll, to flush. Mappings by its own methods are not
+    /// guarded: devices reach all of their pages.
     pub const fn domain(&self) -> &Domain<Bouncing<H>> {
         &self.domain
     }
@@ -156,8 +156,8 @@ impl<H: Access> Guarded<H> {
         &self.domain.host().pool
     }
 
-    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is deferred
-    /// is waited for, once.
+    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, it flushes what
+    /// is deferred, and tries once more.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -183,7 +183,7 @@ impl<H: Access> Guarded<H> {
         mapped
     }
 
-    /// Pages of the pool, one for each piece.
+    /// Takes pages of the pool, one for each piece.
     fn take(&self, pieces: [Option<u64>; 2]) -> Result<[Option<usize>; 2], MapError> {
         for attempt in 0..2 {
             let taken = pieces.map(|piece| piece.map(|_| self.pool().take()));
@@ -202,7 +202,7 @@ impl<H: Access> Guarded<H> {
         edges.iter().flatten().for_each(|index| self.pool().let_go(*index));
     }
 
-    /// Makes pages of the pool what the device is to see of them (B1).
+    /// Fills pages of the pool with what the device may see of them (B1).
     fn fill(
         &self,
         phys: PhysAddr,
@@ -222,7 +222,7 @@ impl<H: Access> Guarded<H> {
         Ok(())
     }
 
-    /// Of each piece: where it is in the buffer, where in the pool, and how many bytes it has.
+    /// For each piece: its place in the buffer, its place in the pool, and its length.
     fn places(
         &self,
         phys: PhysAddr,
@@ -242,7 +242,7 @@ impl<H: Access> Guarded<H> {
         [head, tail]
     }
 
-    /// Maps the first piece, whole pages and the last piece so that they follow each other.
+    /// Maps the first piece, whole pages and the last piece at contiguous addresses.
     fn map_pieces(
         &self,
         phys: PhysAddr,
@@ -270,8 +270,8 @@ impl<H: Access> Guarded<H> {
         }
     }
 
-    /// What of these bytes lies in pages of the pool: where in the buffer, where in the pool, how
-    /// many.
+    /// The parts of these bytes that lie in pages of the pool: place in the buffer, place in the
+    /// pool, length.
     fn bounced(
         &self,
         buffer: &Buffer,
@@ -294,7 +294,7 @@ impl<H: Access> Guarded<H> {
         if within && buffer.pool == self.pool().id() { Ok(()) } else { Err(OutOfRange) }
     }
 
-    /// The CPU has written to `part` of the buffer, and the device is to see it.
+    /// Makes what the CPU has written to `part` of the buffer visible to the device.
     ///
     /// # Errors
     /// [`OutOfRange`].
@@ -306,8 +306,8 @@ impl<H: Access> Guarded<H> {
         Ok(())
     }
 
-    /// The device has written to `part` of the buffer, and the CPU is to see it. If the device may
-    /// only read, nothing is done.
+    /// Makes what the device has written to `part` of the buffer visible to the CPU. If the device
+    /// may only read, it does nothing.
     ///
     /// # Errors
     /// [`OutOfRange`].
@@ -317,7 +317,7 @@ impl<H: Access> Guarded<H> {
         Ok(())
     }
 
-    /// What the device has written to pages of the pool goes to the buffer.
+    /// Copies what the device has written to pages of the pool to the buffer.
     fn copy_back(&self, buffer: &Buffer, part: &Range<u64>) {
         if buffer.rights.writes() {
             for (buffer, page, bytes) in self.bounced(buffer, part) {
@@ -348,8 +348,8 @@ impl<H: Access> Guarded<H> {
         if buffer.pool != self.pool().id() {
             return Err((UnmapError::NotMapped, Some(Mapped { mapping, buffer })));
         }
-        // The domain holds pages in any case; whether the kernel's are held with them is the
-        // kernel's choice.
+        // The domain holds pages in any case; the kernel decides whether its own pages are held
+        // with them.
         let policy = match policy {
             Policy::Deferred if !self.domain.host().holds => Policy::Strict,
             policy => policy,

@@ -1,9 +1,9 @@
 //! The kernel's half of a guarded domain, and how pages of the pool are held (B3).
 //!
 //! A domain holds the pages that it maps, and releases them when their invalidation is complete.
-//! That is what a page of the pool needs as well, under every policy. So a guarded domain always
-//! holds, and its host sorts: pages of the pool are counted there, others are the kernel's if it
-//! wants them held.
+//! Pages of the pool need that too, under every policy. So a guarded domain always holds its pages,
+//! and its host sorts them: it counts pages of the pool in the pool, and passes others to the
+//! kernel if the kernel wants them held.
 
 use super::Pool;
 use crate::addr::PhysAddr;
@@ -12,23 +12,23 @@ use crate::table::Format;
 
 /// A kernel that copies memory.
 pub trait Access: Host {
-    /// Copies bytes, to memory that does not overlap them; false if there is no such memory: then
+    /// Copies bytes to memory that does not overlap them; false if there is no such memory: then
     /// nothing is copied.
     ///
-    /// It is asked for bytes of buffers that a driver maps, and of the pool. A driver that maps
-    /// what is not its own is stopped here, or not at all.
+    /// The bytes lie in buffers that a driver maps, or in the pool. If a driver maps memory that it
+    /// does not have, only this function can refuse it.
     fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) -> bool;
 
-    /// Makes bytes of the pool zero: a page of it.
+    /// Zeroes bytes of the pool: one page of it.
     fn clear(&self, first: PhysAddr, bytes: u64);
 }
 
-/// A kernel, as a guarded domain sees it: with the pool.
+/// The host of a guarded domain: the kernel together with the pool.
 #[derive(Debug)]
 pub struct Bouncing<H> {
     pub(super) host: H,
     pub(super) pool: Pool,
-    /// The kernel's own pages are held as well.
+    /// Whether the kernel's own pages are held as well.
     pub(super) holds: bool,
 }
 
@@ -47,8 +47,8 @@ impl<H> Bouncing<H> {
 impl<H: Host> Bouncing<H> {
     const SHIFT: u32 = <H::Format as Format>::GRANULE;
 
-    /// Splits pages into those of the pool, and runs of others that follow each other. `others`
-    /// ends it by returning false; up to which page it came.
+    /// Splits pages into those of the pool, and runs of others that are contiguous. `others` ends
+    /// it by returning false; returns the page that it reached.
     fn sort(
         &self,
         first: u64,
@@ -73,8 +73,8 @@ impl<H: Host> Bouncing<H> {
     }
 }
 
-// SAFETY: pages of the pool are nobody's until they are released as often as they were held
-// (`Pool`); others are as the kernel promises.
+// SAFETY: pages of the pool are not taken again until they are released as often as they were held
+// (`Pool`); the kernel guarantees the same for others.
 unsafe impl<H: Access> Host for Bouncing<H> {
     type Addresses = H::Addresses;
     type Format = H::Format;

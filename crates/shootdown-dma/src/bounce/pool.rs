@@ -1,8 +1,8 @@
-//! Pages of the pool, and who uses them.
+//! The pool: its pages, and the count of their users.
 //!
 //! # The protocol
-//! A count for each page: one for the mapping that uses it, and one for each time that the domain
-//! holds it. Whoever finds 0 and makes it 1 has it. Nothing is locked, and nothing allocated.
+//! Each page has a count: one for the mapping that uses it, and one for each time that the domain
+//! holds it. A CPU that changes 0 to 1 has taken the page. There is no lock and no allocation.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
@@ -24,7 +24,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 pub enum PoolError {
     /// Not the start of a page.
     Unaligned(PhysAddr),
-    /// A page is there twice.
+    /// A page is listed twice.
     Twice(PhysAddr),
     /// There is no memory for its records.
     NoMemory,
@@ -48,8 +48,8 @@ struct Slot {
     uses: AtomicU32,
 }
 
-/// Pages for the edges of buffers: two for each buffer that is in flight, and for each that is
-/// deferred, suffice always.
+/// Pages for the edges of buffers. Two for each buffer that is mapped, and for each that is
+/// deferred, are always enough.
 ///
 /// ```
 /// use shootdown_dma::PhysAddr;
@@ -61,7 +61,7 @@ struct Slot {
 pub struct Pool {
     /// Ascending.
     slots: Fixed<Slot>,
-    /// Where to look first.
+    /// The index at which the next search begins.
     next: AtomicUsize,
     /// Bits of a byte address within a page.
     granule: u32,
@@ -69,7 +69,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool of these pages of 4 KiB, which are nobody else's while it lives.
+    /// Makes a pool of these pages of 4 KiB, which no other code uses while it lives.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -77,8 +77,8 @@ impl Pool {
         Self::with_granule(12, pages)
     }
 
-    /// The same with pages of 2^`granule` bytes (below 64), for a domain whose tables have such: 14
-    /// or 16 with Arm's larger granules.
+    /// The same with pages of 2^`granule` bytes (below 64), for a domain whose tables have such
+    /// pages: 14 or 16 with Arm's larger granules.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -104,7 +104,7 @@ impl Pool {
         Ok(Self { slots, next: AtomicUsize::new(0), granule, serial: serial::next() })
     }
 
-    /// How many pages nobody uses just now.
+    /// How many pages are free at the moment.
     #[must_use]
     pub fn free(&self) -> usize {
         self.slots.iter().filter(|slot| slot.uses.load(Ordering::Relaxed) == 0).count()
@@ -122,18 +122,19 @@ impl Pool {
         self.granule
     }
 
-    /// Something that no other pool has, nor one that is gone.
+    /// A number that no other pool has, and that none had before.
     pub(super) fn id(&self) -> u64 {
         self.serial
     }
 
-    /// A page that nobody uses, for the caller.
+    /// Takes a free page for the caller.
     pub(super) fn take(&self) -> Option<usize> {
         let len = self.slots.len();
         let start = self.next.load(Ordering::Relaxed);
         let mut order = (0..len).map(|n| if start + n < len { start + n } else { start + n - len });
         let found = order.find(|index| {
-            // ORDERING [P1]: Acquire, with the Release of whoever let go of it last.
+            // ORDERING [P1]: Acquire, with the Release of the last user. Without it the new user
+            // may write while the last copy from the page is still under way.
             let uses = &self.slots[*index].uses;
             uses.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })?;
@@ -141,24 +142,24 @@ impl Pool {
         Some(found)
     }
 
-    /// Where it is.
+    /// The address of the page.
     pub(super) fn at(&self, index: usize) -> PhysAddr {
         PhysAddr(self.slots[index].page << self.granule)
     }
 
-    /// One user more, beside one that there is.
+    /// Adds a user to a page that has one.
     pub(super) fn hold(&self, index: usize) {
         self.slots[index].uses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One user less: it may have been the last.
+    /// Removes a user, perhaps the last one.
     pub(super) fn let_go(&self, index: usize) {
-        // ORDERING [P2]: Release, with the Acquire of who takes it next.
+        // ORDERING [P2]: Release, with the Acquire of the CPU that takes it next.
         let before = self.slots[index].uses.fetch_sub(1, Ordering::Release);
         debug_assert_ne!(before, 0, "nobody used it");
     }
 
-    /// Which of its pages are among those from `first` on: their indices.
+    /// The indices of the pool's pages among those from `first` on.
     pub(super) fn among(&self, first: u64, pages: u64) -> core::ops::Range<usize> {
         let from = self.slots.partition_point(|slot| slot.page < first);
         let to = self.slots.partition_point(|slot| slot.page < first.saturating_add(pages));

@@ -1,4 +1,4 @@
-//! What can be wrong with a request. Unless it says otherwise nothing has changed.
+//! The errors of a request. Unless an error says otherwise, nothing has changed.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub enum DomainError {
     NoMemory,
     /// A unit counts in pages of another size than the table has.
     Granule {
-        /// Its number.
+        /// The number of the unit.
         unit: usize,
     },
     /// The table does not reach as far as the [zones](crate::iova::identity::Layout) of identity
@@ -53,8 +53,8 @@ impl From<NoMemory> for DomainError {
     }
 }
 
-/// Why memory was not mapped. No device reaches it, and no reference to it is held (or it is given
-/// back when the invalidation is complete of what was mapped in between).
+/// Why memory was not mapped. No device reaches it, and no reference to it is held. (If it was
+/// mapped for a moment, the reference is dropped when the invalidation of that is complete.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapError {
@@ -62,9 +62,9 @@ pub enum MapError {
     Empty,
     /// Address and length go past the end of what can be addressed.
     Overflow,
-    /// A segment but the first begins within a page, or one but the last ends within one: the
-    /// device would see a gap. Or memory that is linked, or mapped at an address of the
-    /// caller's, begins within one. Pages are those of the table's
+    /// A segment other than the first begins within a page, or one other than the last ends within
+    /// one: the device would see a gap. Or memory that is linked, or mapped at an address of the
+    /// caller's, begins within a page. Pages are those of the table's
     /// [granule](crate::table::Format::GRANULE).
     Unaligned,
     /// The addresses are [reserved](super::Reservation) in another domain.
@@ -79,20 +79,20 @@ pub enum MapError {
     Refused,
     /// The memory lies outside of the window that is mapped one to one.
     OutsideWindow,
-    /// More callers are at it at once than the domain has room for, and this one must not wait
+    /// More callers use the domain at once than it has room for, and this one must not wait
     /// ([`Host::relax`](super::Host::relax) says so). It is never returned where the host is
     /// [pinned](super::Config::pinned).
     Busy,
-    /// The IOMMU, which remembers what was not mapped, has not been told of the change.
+    /// The IOMMU caches absent entries, and their invalidation is not complete.
     NotTold(QueueError),
-    /// Nothing is mapped, but a device may have seen some of it, and the invalidation of that is
-    /// not complete: it may still reach the memory. As after [`UnmapError::NotComplete`],
-    /// neither that nor addresses of the caller's own must be used for anything else before
+    /// Nothing is mapped, but a device may have used some of it, and the invalidation of that is
+    /// not complete: the device may still reach the memory. As after [`UnmapError::NotComplete`],
+    /// neither the memory nor addresses of the caller's own may be used for anything else before
     /// [`flush`](super::Domain::flush) has succeeded.
     NotComplete(QueueError),
 }
 
-/// What `Busy` says.
+/// The text of `Busy`.
 const BUSY: &str = "more callers at once than the domain has room for, and this one must not wait; \
                     try again";
 
@@ -135,24 +135,23 @@ pub enum UnmapError {
     Empty,
     /// Address and length go past the end of what can be addressed.
     Overflow,
-    /// Not all of it is mapped here: unmapped twice, by another device's domain, with a wrong
-    /// length, or never mapped.
+    /// Not all of it is mapped here: it was unmapped before, it belongs to another device's domain,
+    /// the length is wrong, or it was never mapped.
     NotMapped,
-    /// It begins or ends within something that was mapped as one, is linked to a
-    /// [`Reservation`](super::Reservation), or has pages that several users share.
+    /// It begins or ends within one mapping, is linked to a [`Reservation`](super::Reservation), or
+    /// has pages that several users share.
     Partial,
-    /// It is longer than what was mapped there, and has the beginning of something else.
+    /// It is longer than the mapping there, and covers the beginning of another one.
     Several,
-    /// The [policy](super::Policy) promises less than the domain's does.
+    /// The [policy](super::Policy) guarantees less than the domain's does.
     Refused,
-    /// More callers are at it at once than the domain has room for, and this one must not wait
+    /// More callers use the domain at once than it has room for, and this one must not wait
     /// ([`Host::relax`](super::Host::relax) says so). It is never returned where the host is
     /// [pinned](super::Config::pinned).
     Busy,
     /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory.
-    /// Addresses and references stay with the domain until it is
-    /// ([`poll`](super::Domain::poll)); what the caller owns must not be used for anything else
-    /// before.
+    /// The domain keeps its addresses and references until it is complete
+    /// ([`poll`](super::Domain::poll)); the caller must not use its own for anything else before.
     NotComplete(QueueError),
 }
 

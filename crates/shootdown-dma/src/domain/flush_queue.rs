@@ -1,27 +1,28 @@
-//! What is given back when an invalidation is complete.
+//! The queue of what is given back when an invalidation is complete.
 //!
 //! # The problem
-//! Unmapping that does not wait leaves things behind that nobody may have yet: the addresses, the
-//! pages, tables. They are many (some for each packet), they come from every CPU, and they become
-//! free in about the order in which invalidations complete.
+//! Unmapping that does not wait leaves things that may not be reused yet: the addresses, the pages,
+//! tables. They are many (some for each packet), they come from every CPU, and they become free in
+//! about the order in which invalidations complete.
 //!
 //! # The protocol
-//! A queue for each CPU, of a length that is known beforehand: nothing is allocated while
-//! unmapping. What comes to its end is not told to anybody yet. When there is enough of it, or it
-//! is old enough, it is *sealed*: all of it is noted with the engine at once, and gets one token,
-//! which is taken later than any of it was cleared. Whoever looks takes from the front until a
-//! batch is not complete. What is taken is given back after the queue was left: giving back takes
-//! other locks.
+//! Each CPU has a queue, of a length that is fixed beforehand: unmapping allocates nothing. A new
+//! item goes to the end, and its invalidation is not submitted yet. When there are enough items, or
+//! they are old enough, they are *sealed*: all of them are noted with the engine at once, under one
+//! token that is taken after all of their entries were cleared. A caller takes items from the front
+//! until it finds a batch that is not complete. It gives back what it took after it has left the
+//! queue, since giving back takes other locks.
 //!
-//! Most of what is deferred is a page: two words. Anything else has its own queue, in the same
-//! order, and a word here in its place. Where an address has to be forgotten and nothing is given
-//! back, it is kept until it is sealed, and counted from then on.
+//! Most deferred items are pages, which take two words. Any other item goes into a second queue, in
+//! the same order, and a marker in the first queue holds its place. If an address has to be
+//! invalidated and nothing is given back with it, the queue keeps the address until it is sealed,
+//! and only counts it afterwards.
 //!
 //! # Invariants
 //! I1: nothing leaves a queue before its token is complete. I2: a queue never has more entries than
-//! [`Limits::entries`], nor more pages than [`Limits::held_pages`]: who would exceed them waits for
-//! the hardware instead. I3: what could not be queued is still the caller's. I4: a batch's token
-//! covers every range that its things were reached by.
+//! [`Limits::entries`], nor more pages than [`Limits::held_pages`]: an unmapping that would exceed
+//! them waits for the hardware instead. I3: what could not be queued stays with the caller. I4: a
+//! batch's token covers every range through which its items were reachable.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -46,7 +47,7 @@ pub struct Frames {
 pub enum DeferredFree {
     /// A mapping, or a part of one.
     Mapping {
-        /// The addresses whose entries were cleared: these have to be forgotten.
+        /// The addresses whose entries were cleared: these have to be invalidated.
         cleared: IovaRange,
         /// Addresses that the allocator gets back.
         gives: Option<IovaRange>,
@@ -66,7 +67,7 @@ impl DeferredFree {
         }
     }
 
-    /// What has to be forgotten before it is given back, and whether leaf entries are all of it.
+    /// The range to invalidate before it is given back, and whether leaf entries are all of it.
     pub fn covered(&self) -> (IovaRange, bool) {
         match self {
             Self::Mapping { cleared, .. } => (*cleared, true),
@@ -79,8 +80,8 @@ impl DeferredFree {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
     /// The address whose entry was cleared, and in bit 0 whether the allocator gets it back.
-    /// Address 0: none was cleared that something before this does not cover.
-    /// [`Self::ELSEWHERE`]: it is no page.
+    /// Address 0: an item before this one covers the cleared address. [`Self::ELSEWHERE`]: it is no
+    /// page.
     address: u64,
     /// The page to which a reference is held, and in bit 0 whether there is one.
     frame: u64,
@@ -88,10 +89,11 @@ pub struct Page {
 
 impl Page {
     const NOTHING: Self = Self { address: 0, frame: 0 };
-    /// In place of what is kept elsewhere. No page has this address.
+    /// The marker for an item of the second queue. No page has this address.
     const ELSEWHERE: Self = Self { address: u64::MAX, frame: 0 };
 
-    /// A page whose entry was cleared; does its address go back, and is its memory held?
+    /// A page whose entry was cleared. `gives`: its address goes back; `frame`: its memory, if
+    /// held.
     #[inline]
     pub const fn new(page: u64, gives: bool, frame: Option<PhysAddr>) -> Self {
         let frame = match frame {
@@ -101,13 +103,13 @@ impl Page {
         Self { address: page << 1 | gives as u64, frame }
     }
 
-    /// Memory alone: its address is covered by what was put before it.
+    /// Memory alone: an item before it covers its address.
     #[inline]
     pub const fn memory(frame: PhysAddr) -> Self {
         Self::new(0, false, Some(frame))
     }
 
-    /// The same thing in two words, if it has room there.
+    /// The same item in two words, if it fits.
     fn of(free: &DeferredFree) -> Option<Self> {
         let DeferredFree::Mapping { cleared, gives, frames } = free else { return None };
         let whole = gives.is_none_or(|gives| gives == *cleared);
@@ -129,7 +131,7 @@ impl Page {
         if self.frame & 1 != 0 { Some(PhysAddr(self.frame & !1)) } else { None }
     }
 
-    /// Is there nothing to be given back?
+    /// Whether there is nothing to give back.
     #[inline]
     const fn is_bare(self) -> bool {
         (self.frame | self.address) & 1 == 0
@@ -141,32 +143,32 @@ impl Page {
         self.frame & 1
     }
 
-    /// The address that has to be forgotten, or 0.
+    /// The address that has to be invalidated, or 0.
     #[inline]
     const fn cleared(self) -> u64 {
         self.address >> 1
     }
 }
 
-/// How many are taken from a queue at a time.
+/// How many items are taken from a queue at a time.
 pub const BATCH: usize = 32;
 
-/// How many of these may be more than pages.
+/// How many of these may be other than pages.
 pub const FEW: usize = 4;
 
-/// What was taken from a queue.
+/// Items that were taken from a queue.
 pub struct Taken {
     pages: [Page; BATCH],
     len: usize,
-    /// What is more than a page.
+    /// The items that are no pages.
     pub frees: [Option<DeferredFree>; FEW],
     few: usize,
-    /// There is more.
+    /// More items are complete.
     pub more: bool,
 }
 
 impl Taken {
-    /// Nothing yet.
+    /// Nothing taken yet.
     pub const NOTHING: Self = Self {
         pages: [Page::NOTHING; BATCH],
         len: 0,
@@ -175,14 +177,14 @@ impl Taken {
         more: false,
     };
 
-    /// What are pages.
+    /// The items that are pages.
     #[inline]
     pub fn pages(&self) -> &[Page] {
         self.pages.get(..self.len).unwrap_or(&self.pages)
     }
 }
 
-/// What was sealed together.
+/// Items that were sealed together.
 #[derive(Debug)]
 struct Batch {
     token: Token,
@@ -194,11 +196,11 @@ struct Batch {
 #[derive(Debug)]
 pub struct Queue {
     items: VecDeque<Page>,
-    /// What is elsewhere.
+    /// The items that are no pages.
     frees: VecDeque<DeferredFree>,
-    /// Addresses with which nothing is given back, that are not sealed.
+    /// Addresses with which nothing is given back, and that are not sealed.
     bare: Vec<u64>,
-    /// From the front on.
+    /// The batches, oldest first.
     batches: VecDeque<Batch>,
     /// How many items are sealed, and how many bare addresses.
     sealed: (usize, usize),
@@ -207,7 +209,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty one.
+    /// An empty queue.
     pub fn new(limits: Limits) -> Result<Self, NoMemory> {
         let (mut items, mut frees) = (VecDeque::new(), VecDeque::new());
         let (mut bare, mut batches) = (Vec::new(), VecDeque::new());
@@ -218,16 +220,16 @@ impl Queue {
         Ok(Self { items, frees, bare, batches, sealed: (0, 0), pages: 0, limits })
     }
 
-    /// Is there room for so many more, with so many pages?
+    /// Whether there is room for this many more items, with this many pages.
     #[inline]
     pub fn has_room(&self, frees: usize, pages: u64) -> bool {
         self.len() + frees <= self.limits.entries && self.pages + pages <= self.limits.held_pages
     }
 
-    /// Puts something at the end.
+    /// Puts an item at the end.
     ///
     /// # Errors
-    /// It, if there is no room.
+    /// The item, if there is no room.
     pub fn push(&mut self, free: DeferredFree) -> Result<(), DeferredFree> {
         if let Some(page) = Page::of(&free) {
             return if self.push_page(page) { Ok(()) } else { Err(free) };
@@ -251,7 +253,7 @@ impl Queue {
         true
     }
 
-    /// The same, where it is known that there is room.
+    /// The same, where the caller knows that there is room.
     #[inline]
     pub fn put_page(&mut self, page: Page) {
         if page.is_bare() {
@@ -262,7 +264,7 @@ impl Queue {
         }
     }
 
-    /// How many there are.
+    /// How many items there are.
     #[inline]
     pub fn len(&self) -> usize {
         self.items.len() + self.bare.len() + self.sealed.1
@@ -274,15 +276,14 @@ impl Queue {
         self.items.len() - self.sealed.0 + self.bare.len()
     }
 
-    /// Are there enough that units are to be told?
+    /// Whether enough is unsealed that its invalidation should be submitted.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.unsealed() >= self.limits.flush_at
     }
 
-    /// How many pages may be [put](Self::put_page) before something else is to be looked at:
-    /// whether there is room, whether enough has come together to be sealed; and after `most`
-    /// at the latest.
+    /// How many pages may be [put](Self::put_page) before the caller must check again whether there
+    /// is room and whether enough is there to seal; `most` at the most.
     pub fn quick(&self, most: usize) -> usize {
         let held = usize::try_from(self.limits.held_pages.saturating_sub(self.pages));
         let room = self.limits.entries.saturating_sub(self.len());
@@ -290,14 +291,14 @@ impl Queue {
         most.min(room).min(seal).min(held.unwrap_or(usize::MAX))
     }
 
-    /// Seals what is not: `note` takes what has to be forgotten, and returns the token. `None`:
-    /// there is nothing.
+    /// Seals what is not sealed: `note` takes what has to be invalidated, and returns the token.
+    /// `None`: there is nothing.
     pub fn seal(&mut self, note: impl FnOnce(Covered<'_>) -> Token) -> Option<Token> {
         if self.unsealed() == 0 {
             return None;
         }
         let (items, bare) = (self.items.len() - self.sealed.0, self.bare.len());
-        // Those that are sealed have their things in front.
+        // Items of the second queue that are sealed already come first.
         let elsewhere = match self.frees.len() {
             0 => 0,
             _ => self.items.range(self.sealed.0..).filter(|item| **item == Page::ELSEWHERE).count(),
@@ -311,13 +312,13 @@ impl Queue {
         Some(token)
     }
 
-    /// The token that was given last.
+    /// The token of the newest batch.
     pub fn last(&self) -> Option<Token> {
         self.batches.back().map(|batch| batch.token)
     }
 
-    /// The token of the first batch that is not taken, and how many batches there are. Their tokens
-    /// may be of different CPU numbers: none of them says anything of another.
+    /// The token of the oldest batch, and how many batches there are. Their tokens may have been
+    /// taken with different CPU numbers, so none of them says anything about another.
     pub fn batches(&self) -> (Option<Token>, usize) {
         (self.batches.front().map(|batch| batch.token), self.batches.len())
     }
@@ -327,7 +328,7 @@ impl Queue {
         self.pages
     }
 
-    /// Takes from the front what `is_complete`.
+    /// Takes items from the front as long as their batch `is_complete`.
     pub fn take(&mut self, taken: &mut Taken, is_complete: impl Fn(Token) -> bool) {
         while let Some(batch) = self.batches.front_mut() {
             if !is_complete(batch.token) {
@@ -357,19 +358,19 @@ impl Queue {
     }
 }
 
-/// What has to be forgotten of things that are being sealed.
+/// What has to be invalidated for items that are being sealed.
 #[derive(Clone, Copy)]
 pub struct Covered<'a> {
     items: &'a VecDeque<Page>,
     frees: &'a VecDeque<DeferredFree>,
     bare: &'a [u64],
-    /// The first of items and things.
+    /// The first of the items, in both queues.
     from: (usize, usize),
 }
 
 impl<'a> Covered<'a> {
-    /// Range by range, and whether leaf entries are all of it. Pages that follow each other are one
-    /// range.
+    /// The ranges, each with whether leaf entries are all of it. Pages that follow each other are
+    /// one range.
     pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + use<'a> {
         let bare = self.bare.iter().map(|page| Page::new(*page, false, None));
         let mut items = self.items.range(self.from.0..).copied().chain(bare).peekable();

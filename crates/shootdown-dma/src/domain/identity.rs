@@ -1,19 +1,20 @@
-//! Addresses that follow from the memory's: nothing is allocated, and entries are shared by whoever
-//! maps the same page.
+//! Identity addresses: the device address follows from the physical address. Nothing is allocated,
+//! and all callers that map the same page share its entry.
 //!
 //! A page has one address for each right ([`Layout`](crate::iova::identity::Layout)); its entry
-//! counts who uses it ([`Walker::acquire`](crate::table::Walker::acquire)). What does not fit
-//! (memory beyond a zone, a narrow device, an entry whose count is full) gets an address from the
-//! allocator, whose range is a zone of its own: the address alone says which of the two it was.
-//! Memory of whole superpages (rings, pools) is mapped as such, if layout and table have them.
+//! counts its users ([`Walker::acquire`](crate::table::Walker::acquire)). Memory that does not fit
+//! (it lies beyond a zone, the device addresses too few pages, the count of an entry is full) gets
+//! an address from the allocator. The allocator's range is a zone of its own, so the address alone
+//! says which of the two it is. Memory of whole superpages (rings, pools) is mapped by superpages,
+//! if layout and table have them.
 //!
-//! What it gives up: a device reaches a page until the *last* user has unmapped it (who is not the
-//! last is told so: [`Reach::Shared`]), and learns physical addresses. What
-//! it need not care about: an address means the same page always, so that it may be used again
-//! before it is forgotten. Only the page itself must not be anybody else's before.
+//! The scheme gives up two things. A device reaches a page until the *last* user has unmapped it
+//! (the others get [`Reach::Shared`]), and it learns physical addresses. It saves one: an address
+//! always means the same page, so it may be used again before its invalidation is complete. Only
+//! the page itself must not be recycled before.
 //!
-//! Who is not the last has nothing invalidated, and lets go of the page at once: those who still
-//! use it hold it too.
+//! A caller that is not the last user has nothing invalidated, and releases the page at once: the
+//! users that remain hold it too.
 
 use super::flush_queue::{DeferredFree, Frames};
 use super::{Domain, Host, MapError, Policy, Reach, UnmapError};
@@ -23,7 +24,7 @@ use crate::iova::identity::{Layout, LeafSize, Place};
 use crate::table::{MapErrorKind, Released};
 
 impl<H: Host> Domain<H> {
-    /// Maps pages where their own address says. `None`: they need addresses from the allocator.
+    /// Maps pages at their identity addresses. `None`: they need addresses from the allocator.
     #[inline]
     pub(super) fn map_identity(
         &self,
@@ -50,7 +51,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Leaves that memory is made of, and that the layout and the table have, the largest first.
+    /// The sizes of leaf by which the memory can be mapped, and that layout and table have, the
+    /// largest first.
     #[inline]
     fn sizes_of(&self, layout: &Layout<'_>, frames: Frames) -> impl Iterator<Item = LeafSize> {
         let all = frames.first.0 >> Self::SHIFT | frames.pages;
@@ -64,8 +66,8 @@ impl<H: Host> Domain<H> {
         LeafSize::ALL.into_iter().rev().filter(fits)
     }
 
-    /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The
-    /// pages are held.
+    /// The same for all other cases than one empty entry near the last one. The pages are held
+    /// already.
     fn map_identity_anyhow(
         &self,
         range: IovaRange,
@@ -98,15 +100,16 @@ impl<H: Host> Domain<H> {
             self.host.release(frames.first, frames.pages);
         }
         forgotten.map_err(MapError::NotComplete)?;
-        // A superpage is counted in its entry alone, and is not worth an error.
+        // A superpage is counted in its entry alone. If that entry can't be used, the memory gets
+        // an address from the allocator instead of an error.
         let elsewhere = error == MapError::Table(MapErrorKind::CountFull)
             || (size != LeafSize::Page && error == MapError::Table(MapErrorKind::AlreadyMapped));
         if elsewhere { Ok(None) } else { Err(error) }
     }
 
-    /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere
-    /// next, and whoever unmaps it there is not to be told that it is out of reach while it is
-    /// not here: so this is waited for.
+    /// Waits for the invalidation of pages that were mapped for a moment and that a device may have
+    /// used. The memory is mapped at another address next, and the caller that unmaps it there must
+    /// not learn that no device reaches it while a device still does here.
     #[cold]
     fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
         let token = self.engine.note(self.near_cpu(), cleared, true);
@@ -116,7 +119,7 @@ impl<H: Host> Domain<H> {
         self.wait_for_all(token, core::iter::once(free))
     }
 
-    /// The memory that identity addresses stand for, if the domain holds it.
+    /// The memory that identity addresses stand for, if the domain holds its pages.
     #[inline]
     fn memory_of(&self, range: IovaRange) -> Option<Frames> {
         match self.config.identity.as_ref()?.decode(range)? {
@@ -127,20 +130,20 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Are these addresses that follow from the memory's?
+    /// Whether these are identity addresses.
     #[inline]
     pub(super) fn is_identity(&self, range: IovaRange) -> bool {
         let place = self.config.identity.as_ref().and_then(|layout| layout.decode(range));
         matches!(place, Some(Place::Identity { .. }))
     }
 
-    /// Are some of these addresses not the allocator's to hand out, as they follow from the
-    /// memory's, or may?
+    /// Whether some of these addresses are in the zones of identity addresses, which the allocator
+    /// does not hand out.
     pub(super) fn is_in_zones(&self, range: IovaRange) -> bool {
         self.config.identity.is_some_and(|layout| range.last() >= layout.zone_pages())
     }
 
-    /// Pages of the leaves that such addresses are mapped in.
+    /// Pages of one of the leaves by which these addresses are mapped.
     fn leaf_of(&self, range: IovaRange) -> u64 {
         match self.config.identity.as_ref().and_then(|layout| layout.decode(range)) {
             Some(Place::Identity { size, .. }) => size.pages(),
@@ -148,7 +151,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Unmaps such addresses, under a policy.
+    /// Unmaps identity addresses, under a policy.
     #[inline]
     pub(super) fn unmap_identity(
         &self,
@@ -170,16 +173,16 @@ impl<H: Host> Domain<H> {
                         settled.map(|()| if shared { Reach::Shared } else { before })
                     });
                 }
-                // Whoever is in the cells leaves them soon.
+                // Other CPUs leave their cells soon: try again.
                 Err(UnmapError::Busy) => {}
-                // Somebody has released what is not theirs.
+                // Another caller has released a page that it had not mapped.
                 Err(error) => return Err(error),
             }
         }
         outcome
     }
 
-    /// Releases one page: the way of most packets.
+    /// Releases one page: the path of most packets.
     #[inline]
     fn release_page(&self, range: IovaRange, policy: Policy) -> Result<Reach, UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
@@ -211,7 +214,7 @@ impl<H: Host> Domain<H> {
         Ok(Reach::Ended)
     }
 
-    /// Is every leaf used?
+    /// Checks that every leaf is in use.
     fn check_used(&self, range: IovaRange, step: u64) -> Result<(), UnmapError> {
         let known = self.enter_here(|slot, _| {
             let mut walker = self.walker(slot)?;
@@ -223,8 +226,8 @@ impl<H: Host> Domain<H> {
     }
 
     /// Releases the first leaves of a range, each of `step` pages: up to and with the last of those
-    /// that nobody else uses, or all. How many pages they were, whether others use some of
-    /// them, and what came of invalidating them.
+    /// that have no other user, or all. Returns how many pages they were, whether others use some
+    /// of them, and the outcome of the invalidation.
     #[inline]
     fn release_run(
         &self,
@@ -235,7 +238,7 @@ impl<H: Host> Domain<H> {
         let (mut pages, mut shared) = (0, false);
         let mut frames = [Frames { first: PhysAddr(0), pages: 0 }];
         let mut held = 0;
-        // Of them the last ones, which nobody uses any more.
+        // The run of leaves with no other user that is seen last.
         let mut last = None;
         let entered = self.enter_here(|slot, cell| {
             let mut walker = self.walker(slot)?;
@@ -254,7 +257,8 @@ impl<H: Host> Domain<H> {
                     }
                     (Released::Shared, None) => {}
                     (Released::Shared, Some(_)) => {
-                        // Behind them: invalidating one page too many is cheaper than another step.
+                        // The leaf lies behind the run: invalidating one page too many is cheaper
+                        // than another step.
                         last = last.and_then(|run: IovaRange| {
                             IovaRange::new(run.first(), run.pages() + step)
                         });
@@ -270,7 +274,7 @@ impl<H: Host> Domain<H> {
             Ok(Some(self.defer_in(slot, cell, (run, true), policy, None, &frames[..held])))
         });
         let left = entered.unwrap_or(Err(UnmapError::Busy))?;
-        // Those before are used by others, who hold them too.
+        // The pages before it have other users, which hold them too.
         let before = last.map_or(pages, |run| run.first() - range.first());
         let theirs = IovaRange::new(range.first(), before).and_then(|part| self.memory_of(part));
         if let Some(theirs) = theirs {

@@ -18,7 +18,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The pages of 2^`granule` bytes that it lies in: where the first one is, and how many.
+    /// The pages of 2^`granule` bytes that it lies in: the address of the first one, and how many.
     /// `None`: it is empty, or wraps.
     const fn frames(&self, granule: u32) -> Option<Frames> {
         let Segment { phys: PhysAddr(phys), bytes } = *self;
@@ -31,7 +31,7 @@ impl Segment {
     }
 }
 
-/// Pieces that lie one after the other, as one.
+/// One segment for segments that follow each other in memory.
 fn in_one(segments: &[Segment]) -> Option<Segment> {
     let (first, rest) = segments.split_first()?;
     rest.iter().try_fold(*first, |all, next| {
@@ -42,8 +42,9 @@ fn in_one(segments: &[Segment]) -> Option<Segment> {
 }
 
 impl<H: Host> Domain<H> {
-    /// Maps `bytes` bytes of memory from `phys` on, and says by which address devices reach it: the
-    /// same place within the page. They reach all of the pages that it lies in.
+    /// Maps `bytes` bytes of memory from `phys` on. The returned mapping holds the address by which
+    /// devices reach it, at the same offset within the page. Devices reach all of the pages that
+    /// the bytes lie in.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -86,15 +87,15 @@ impl<H: Host> Domain<H> {
         Ok(self.mapped(Self::address_in(range, phys), bytes))
     }
 
-    /// Where in a range that is mapped memory begins that was asked for: at the same place within
-    /// the page.
+    /// The address in a mapped range at which the requested memory begins: at the same offset
+    /// within the page.
     #[inline]
     const fn address_in(range: IovaRange, phys: PhysAddr) -> DmaAddr {
         DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1)))
     }
 
-    /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is
-    /// not asked, and the entry is where the last ones were.
+    /// Maps a page at an address that was unmapped on this CPU before, if the CPU keeps one: the
+    /// allocator is not used, and the entry is close to the last ones.
     #[inline]
     fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
         self.hold(frames)?;
@@ -112,7 +113,7 @@ impl<H: Host> Domain<H> {
         match entered.unwrap_or(None) {
             Some((range, Ok(()))) => Ok(Some(range)),
             Some((range, Err(error))) => self.unput(error, range, frames).map(|()| None),
-            // Nothing warm, or no cell: the long way.
+            // The CPU keeps no address, or no cell is free: take the longer path.
             None => {
                 if self.config.holds {
                     self.host.release(frames.first, frames.pages);
@@ -141,9 +142,9 @@ impl<H: Host> Domain<H> {
     }
 
     /// Maps pieces of memory so that a device finds them one after the other. In a domain with a
-    /// window whose policy is [`Policy::Bypass`] they stay there if they lie one after the
-    /// other in memory, too; else they get addresses of their own, as without it, and are
-    /// unmapped as under [`Policy::Lazy`].
+    /// window whose policy is [`Policy::Bypass`], pieces that are contiguous in memory use the
+    /// window. All others get addresses of their own, as without a window, and are unmapped as
+    /// under [`Policy::Lazy`].
     ///
     /// # Errors
     /// See [`MapError`]; [`MapError::Unaligned`] if there would be a gap.
@@ -173,7 +174,7 @@ impl<H: Host> Domain<H> {
         let range = self.allocate(pages)?;
         let mut done = 0;
         for segment in segments {
-            // Looked at above.
+            // The loop above has checked all segments.
             let Some(frames) = segment.frames(Self::SHIFT) else { return Err(MapError::Overflow) };
             let part =
                 IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
@@ -193,19 +194,19 @@ impl<H: Host> Domain<H> {
         Ok(self.mapped(Self::address_in(range, first.phys), bytes))
     }
 
-    /// Memory that begins with a page.
+    /// Whole pages of memory; the memory must begin with a page.
     pub(super) fn whole_pages(first: PhysAddr, pages: u64) -> Result<Frames, MapError> {
         if first.0 & (Self::PAGE - 1) != 0 {
             return Err(MapError::Unaligned);
         }
-        // What follows must be able to count in bytes.
+        // Later steps count in bytes.
         let bytes = pages.checked_mul(Self::PAGE).ok_or(MapError::Overflow)?;
         first.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
         Ok(Frames { first, pages })
     }
 
-    /// Addresses for so many pages. What is deferred may have them all: then that is waited for,
-    /// once.
+    /// Takes addresses for this many pages. If deferred unmappings may hold all that are left, it
+    /// flushes and tries once more.
     #[inline]
     pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
         let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
@@ -224,7 +225,7 @@ impl<H: Host> Domain<H> {
         if error != crate::iova::AllocError::Exhausted {
             return Err(error.into());
         }
-        // What it can't get back in this way stays deferred.
+        // An address that this flush can't get back stays deferred.
         let _ = self.flush();
         Ok(self.take_addresses(want)?)
     }
@@ -240,7 +241,7 @@ impl<H: Host> Domain<H> {
         self.config.limit.min(self.table.last_page()).min(zone)
     }
 
-    /// Holds pages, if the domain does that.
+    /// Holds pages, if the domain holds its pages.
     #[inline]
     pub(super) fn hold(&self, frames: Frames) -> Result<(), MapError> {
         if !self.config.holds || self.host.hold(frames.first, frames.pages) {
@@ -250,18 +251,18 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Addresses alone, to be given back.
+    /// A deferred free of addresses alone.
     pub(super) const fn addresses_of(range: IovaRange) -> DeferredFree {
         DeferredFree::Mapping { cleared: range, gives: Some(range), frames: None }
     }
 
-    /// What a domain that holds pages has deferred for them.
+    /// The pages to release later, if the domain holds its pages.
     #[inline]
     pub(super) fn held(&self, frames: Frames) -> Option<Frames> {
         self.config.holds.then_some(frames)
     }
 
-    /// Puts the entries of a range, in a cell. The error says what a device may have seen.
+    /// Puts the entries of a range, in a cell. The error says which entries a device may have used.
     #[inline]
     fn put_in(
         &self,
@@ -271,8 +272,8 @@ impl<H: Host> Domain<H> {
         frames: Frames,
         (rights, part): (Rights, Part),
     ) -> Result<(), (MapError, Option<IovaRange>)> {
-        // SAFETY: a cell is one CPU's at a time, and there is an epoch slot for each that nobody
-        // uses otherwise.
+        // SAFETY: a cell is one CPU's at a time, and each cell has an epoch slot that only the
+        // cell's holder uses.
         let walker = unsafe { self.table.walker_at(slot) };
         let mut walker = walker.ok_or((MapError::Busy, None))?;
         walker.map_part(range, frames.first, rights, part).map_err(Self::why)?;
@@ -280,8 +281,9 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Puts the entries of a range that stays the caller's if that fails. The second of the error:
-    /// a device may still reach what was put for a moment, as the units have not answered.
+    /// Puts the entries of a range that stays the caller's if this fails. The second of the error:
+    /// a device may still use entries that existed for a moment, since the invalidation is not
+    /// complete.
     pub(super) fn put_kept(
         &self,
         range: IovaRange,
@@ -296,9 +298,10 @@ impl<H: Host> Domain<H> {
             .or_else(|error| self.unput_kept(error, frames))
     }
 
-    /// Entries could not be put at addresses that stay the caller's, who may use them for something
-    /// else as soon as it hears of the error: so what a device may have seen is waited for,
-    /// whatever the policy. The second of the error: that is not complete.
+    /// Cleans up after entries could not be put at addresses that stay the caller's. The caller may
+    /// use the addresses for something else as soon as it sees the error, so this waits for the
+    /// invalidation of entries that a device may have used, whatever the policy. The second of the
+    /// error: the invalidation is not complete.
     #[cold]
     fn unput_kept(
         &self,
@@ -322,14 +325,15 @@ impl<H: Host> Domain<H> {
         Err((error, stale))
     }
 
-    /// The reason, and what a device may have seen meanwhile.
+    /// The reason, and the range that a device may have used meanwhile.
     pub(super) fn why(error: table::MapError) -> (MapError, Option<IovaRange>) {
         (MapError::Table(error.kind), error.undone)
     }
 
-    /// Entries could not be put. What a device may have seen of them is deferred, or waited for if
-    /// the policy is strict or too much is deferred already: the caller may free the memory as
-    /// soon as it hears of the error. Otherwise all is given back now.
+    /// Cleans up after entries could not be put. Entries that a device may have used are deferred;
+    /// if the policy is strict or too much is deferred already, their invalidation is waited for,
+    /// since the caller may free the memory as soon as it sees the error. If no device can have
+    /// used any, all is given back now.
     #[cold]
     fn unput(
         &self,
@@ -342,8 +346,8 @@ impl<H: Host> Domain<H> {
         match seen {
             Some(cleared) => {
                 let free = DeferredFree::Mapping { cleared, gives, frames };
-                // What is not queued, as the policy is strict or there is no room, is waited for;
-                // what does not complete is kept.
+                // If it is not queued, because the policy is strict or there is no room, wait for
+                // the invalidation. If that does not complete, keep it.
                 if let Err(free) = self.defer_free(free) {
                     let token = self.engine.note(self.near_cpu(), cleared, true);
                     self.wait_for_all(token, core::iter::once(free))
@@ -362,10 +366,10 @@ impl<H: Host> Domain<H> {
         Err(error)
     }
 
-    /// What goes back to the allocator of addresses at which something could not be mapped. If that
-    /// is because they are mapped, they are somebody else's, whatever the allocator says: it
-    /// does not get them, or it would hand them out to the next, again and again. They stay out
-    /// of use, and are counted ([`lost`](super::Counts::lost)).
+    /// The addresses that go back to the allocator when mapping at them has failed. If it failed
+    /// because they are mapped already, another user has them, whatever the allocator's records
+    /// say. They do not go back, since the allocator would hand them out to the next caller again
+    /// and again. They stay out of use, and are counted ([`lost`](super::Counts::lost)).
     #[cold]
     pub(super) fn unused(&self, error: MapError, range: IovaRange) -> Option<IovaRange> {
         if error != MapError::Table(MapErrorKind::AlreadyMapped) {
@@ -375,8 +379,8 @@ impl<H: Host> Domain<H> {
         None
     }
 
-    /// Takes back the first `done` pages of a range that is not used after all. `gives`: what goes
-    /// back to the allocator. `stale`: a device may reach something by the others.
+    /// Unmaps the first `done` pages of a range that is not used after all. `gives`: what goes back
+    /// to the allocator. `stale`: a device may have used entries of the other pages.
     #[cold]
     fn take_back(
         &self,
@@ -397,8 +401,8 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// Unmaps what we have mapped just now, of which nobody has heard: that others are in all cells
-    /// passes.
+    /// Unmaps what this call has mapped and no caller has seen yet. If others are in all cells it
+    /// tries again, since that does not last.
     #[cold]
     pub(super) fn unmap_ours(
         &self,
@@ -411,7 +415,7 @@ impl<H: Host> Domain<H> {
                 false => self.unmap_pages(range, gives, Policy::Strict, false),
             };
             match outcome {
-                // Others leave their cells whatever the hardware does: there is nothing to give up.
+                // Other CPUs leave their cells whatever the hardware does, so try again.
                 Err(UnmapError::Busy) => {}
                 Err(UnmapError::NotComplete(error)) => return Err(error),
                 _ => return Ok(()),
@@ -419,7 +423,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Units that remember what was not mapped are told that it is.
+    /// Invalidates in units that cache absent entries, since the range is mapped now.
     #[inline]
     pub(super) fn tell_of_presence(&self, range: IovaRange) -> Result<(), MapError> {
         self.tell_of(range, Some(range))
@@ -442,7 +446,7 @@ impl<H: Host> Domain<H> {
         })
     }
 
-    /// Tells units of pages that are mapped now, and of tables that may have come with them.
+    /// Invalidates pages that are mapped now, and tables that may have come with them, and waits.
     pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
         self.wait(self.engine.invalidate(self.near_cpu(), range, false))
     }

@@ -1,18 +1,19 @@
 //! Addresses that the caller brings: a hypervisor's guest chooses its own.
 //!
 //! The domain neither takes such addresses from its allocator nor gives them back to it. So it does
-//! not know who is using them, and can't hold them back until they are forgotten: the caller may
-//! put other memory there as soon as unmapping has returned. Unmapping therefore waits, whatever
-//! the domain's policy is (as [`Domain::unlink`] does). What belongs together it does not know
-//! either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of
-//! these. That one at a time changes a range is the caller's promise, so that both are `unsafe`;
-//! the crate `shootdown-vfio` keeps it for a guest.
+//! not know who uses them, and can't hold them back until their invalidation is complete: the
+//! caller may map other memory there as soon as unmapping has returned. Unmapping therefore waits,
+//! whatever the domain's policy is (as [`Domain::unlink`] does). The domain does not know either
+//! which pages belong together: [`Domain::unmap_at`] takes any pages that are mapped, and
+//! [`Domain::unmap`] refuses these. Both functions are `unsafe`, since the caller guarantees that
+//! only one thread at a time changes a range; the crate `shootdown-vfio` does so for a guest.
 //!
-//! A guest asks for what it likes. So the table has a bound
-//! ([`Config::tables`](super::Config::tables)), and what is mapped or unmapped is so in pieces of a
-//! few tables, between which the cell is left. Who has to bound the time of a call as well asks for
-//! one piece at a time ([`Domain::map_at_piece`], [`Domain::unmap_at_piece`]) and hears how far it
-//! came; [`Domain::map_at`] and [`Domain::unmap_at`] are all or nothing.
+//! A guest may ask for anything. So the table has a bound
+//! ([`Config::tables`](super::Config::tables)), and a range is mapped or unmapped in pieces of a
+//! few tables; between two pieces the call leaves the cell. A caller that has to bound the time of
+//! a call as well asks for one piece at a time ([`Domain::map_at_piece`],
+//! [`Domain::unmap_at_piece`]), and each call returns how many pages it has done.
+//! [`Domain::map_at`] and [`Domain::unmap_at`] are all or nothing.
 
 use super::flush_queue::Frames;
 use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
@@ -23,23 +24,22 @@ use crate::table::{Format, MapErrorKind, Part};
 /// Tables that one piece puts in place: a few microseconds each.
 const STEP: u64 = 8;
 
-/// Tables whose entries one piece clears: about a microsecond each. More than [`STEP`], since each
-/// piece is waited for.
+/// Tables whose entries one piece clears: about a microsecond each. More than [`STEP`], since the
+/// caller waits for each piece.
 const CLEARED: u64 = 64;
 
 impl<H: Host> Domain<H> {
     /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
     ///
     /// # Safety
-    /// Nobody else maps or unmaps in the range at the same time, and the domain's allocator does
+    /// No other call maps or unmaps in the range at the same time, and the domain's allocator does
     /// not hand it out ([`Unmanaged`](crate::iova::Unmanaged) hands out nothing).
     ///
     /// # Errors
     /// See [`MapError`]. [`MapError::Table`] if something is mapped there, or if it is beyond the
     /// table's reach; [`MapError::Unaligned`] if `phys` is not the start of a page;
     /// [`MapError::NotHeld`] if the host refuses the memory and the domain
-    /// [holds](super::Config::holds) pages; [`MapError::Refused`] for addresses that follow from
-    /// the memory's.
+    /// [holds](super::Config::holds) pages; [`MapError::Refused`] for identity addresses.
     pub unsafe fn map_at(
         &self,
         range: IovaRange,
@@ -72,9 +72,9 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Maps the first pages of `range`, at least one, and says how many these were: what takes
-    /// eight tables, or as many large leaves as one table has. For who must not be long in one
-    /// call, and maps the rest by others.
+    /// Maps the first pages of `range`, at least one, and returns how many these were: what takes
+    /// eight tables, or as many large leaves as one table has. For callers that bound the time of
+    /// one call, and map the rest by further calls.
     ///
     /// ```
     /// # use shootdown_dma::{Host, IovaRange, MapError, PhysAddr, Rights, domain::Domain};
@@ -99,9 +99,9 @@ impl<H: Host> Domain<H> {
     /// As [`map_at`](Self::map_at).
     ///
     /// # Errors
-    /// As [`map_at`](Self::map_at), of the pages that it would have mapped; those before stay
-    /// mapped. Address and length are looked at whole: what can't be mapped to its end for their
-    /// sake is refused by the first call.
+    /// As [`map_at`](Self::map_at), of the pages that this call would have mapped; pages of earlier
+    /// calls stay mapped. Address and length of the whole range are checked: if one of them makes a
+    /// later part impossible, the first call already refuses.
     pub unsafe fn map_at_piece(
         &self,
         range: IovaRange,
@@ -122,7 +122,7 @@ impl<H: Host> Domain<H> {
         Ok(pages)
     }
 
-    /// Unmaps the first pages of a range again, which were mapped just now: piece by piece.
+    /// Unmaps the first pages of a range again, which this call has mapped, piece by piece.
     fn unmap_pieces(&self, range: IovaRange, mapped: u64) -> Result<(), QueueError> {
         let mut outcome = Ok(());
         let mut done = 0;
@@ -134,8 +134,8 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// How many of these pages are mapped in one step. Where larger leaves fit there are few
-    /// tables, and it is not cut.
+    /// How many of these pages one step maps. A range in which larger leaves fit needs few tables,
+    /// and is not cut.
     fn step_of(&self, range: IovaRange, phys: PhysAddr) -> u64 {
         let in_table = 1 << <H::Format as Format>::INDEX;
         let off = (range.first() ^ phys.0 >> Self::SHIFT) & (in_table - 1);
@@ -146,8 +146,8 @@ impl<H: Host> Domain<H> {
         (step - range.first() % step).min(range.pages())
     }
 
-    /// One piece from the start of `rest` on; how many pages. If the table is full, those are taken
-    /// out first that are empty.
+    /// Maps one piece from the start of `rest` on; returns how many pages. If the page table is at
+    /// its bound, it takes out empty tables first.
     fn map_step(&self, rest: IovaRange, first: PhysAddr, rights: Rights) -> Result<u64, MapError> {
         let pages = self.step_of(rest, first);
         let part = IovaRange::new(rest.first(), pages).ok_or(MapError::Overflow)?;
@@ -172,7 +172,7 @@ impl<H: Host> Domain<H> {
     /// device reaches the memory by them any more. The addresses stay the caller's.
     ///
     /// # Safety
-    /// Nobody else maps or unmaps in the range at the same time, and what is mapped there was
+    /// No other call maps or unmaps in the range at the same time, and what is mapped there was
     /// mapped by [`map_at`](Self::map_at).
     ///
     /// # Errors
@@ -188,9 +188,9 @@ impl<H: Host> Domain<H> {
         let mut part = first;
         loop {
             match self.unmap_pages(part, None, Policy::Strict, false) {
-                // A piece was unmapped: the others follow, whoever is in the cells.
+                // A piece was unmapped: the others must follow, even if all cells are taken now.
                 Err(UnmapError::Busy) if part != first => continue,
-                // It is unmapped, but not complete.
+                // It is unmapped, but the invalidation is not complete.
                 Err(error @ UnmapError::NotComplete(_)) => outcome = outcome.and(Err(error)),
                 unmapped => unmapped?,
             }
@@ -201,30 +201,30 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Unmaps the first pages of `range`, at least one, waits for that, and says how many these
-    /// were: the entries of 64 tables, or one larger leaf. For who must not be long in one call,
-    /// and unmaps the rest by others; of [`map_at_piece`](Self::map_at_piece) it need not be the
-    /// same pieces.
+    /// Unmaps the first pages of `range`, at least one, waits for the invalidation, and returns how
+    /// many these were: the entries of 64 tables, or one larger leaf. For callers that bound the
+    /// time of one call, and unmap the rest by further calls. The pieces need not be those of
+    /// [`map_at_piece`](Self::map_at_piece).
     ///
     /// # Safety
     /// As [`unmap_at`](Self::unmap_at).
     ///
     /// # Errors
-    /// As [`unmap_at`](Self::unmap_at), of the pages that it would have unmapped.
+    /// As [`unmap_at`](Self::unmap_at), of the pages that this call would have unmapped.
     pub unsafe fn unmap_at_piece(&self, range: IovaRange) -> Result<u64, UnmapError> {
         self.is_brought(range)?;
         let part = self.cleared_at_once(range);
         self.unmap_pages(part, None, Policy::Strict, false).map(|()| part.pages())
     }
 
-    /// Could these be addresses of a caller's own?
+    /// Whether these may be addresses of a caller's own.
     fn is_brought(&self, range: IovaRange) -> Result<(), UnmapError> {
         let in_window = self.unmap_in_window(range.first(), range.pages()).is_some();
         if in_window || self.is_identity(range) { Err(UnmapError::NotMapped) } else { Ok(()) }
     }
 
-    /// How much of a range is unmapped in one piece: up to where [`CLEARED`] tables end, or the
-    /// leaf that lies across that.
+    /// How much of a range one piece unmaps: up to where [`CLEARED`] tables end, or to the end of
+    /// the leaf that lies across that.
     fn cleared_at_once(&self, range: IovaRange) -> IovaRange {
         let in_piece = CLEARED << <H::Format as Format>::INDEX;
         let end = range.first() | (in_piece - 1);
@@ -232,13 +232,14 @@ impl<H: Host> Domain<H> {
             return range;
         }
         let leaf = self.lookup(DmaAddr(end << Self::SHIFT));
-        // What is left of it from the page on, which is one of the pages.
+        // The rest of the leaf behind this page.
         let more = leaf.map_or(0, |(_, bytes, _)| (bytes >> Self::SHIFT) - 1);
         let last = (end + more).min(range.last());
         IovaRange::new(range.first(), last - range.first() + 1).unwrap_or(range)
     }
 
-    /// Is all of a range mapped, so that unmapping it can't fail half way? Looks piece by piece.
+    /// Checks, piece by piece, that all of a range is mapped, so that unmapping it can't fail half
+    /// way.
     fn are_mapped(&self, range: IovaRange) -> Result<(), UnmapError> {
         let mut done = 0;
         while let Some(rest) = rest_of(range, done) {
@@ -251,9 +252,9 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Where a device that uses this address comes to, and with which rights, by the page table;
-    /// `None` if it would fault. The number of bytes is what is left from there to the end of the
-    /// page that maps it.
+    /// The physical address that a device reaches by this address, with the rights, by the page
+    /// table; `None` if the access would fault. The number of bytes is what is left from there to
+    /// the end of the page that maps it.
     pub fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
         let found = loop {
             // All epoch slots are taken for the time of a walk at most.

@@ -1,29 +1,29 @@
-//! A mapping, as something that its owner has once.
+//! A mapping, as a value that its owner has once.
 //!
 //! # The problem
-//! The entries of a mapping are read and cleared by plain loads and stores: that is what makes
-//! unmapping cheap, and it is right as long as one at a time unmaps. An address is a number, which
-//! anybody can copy. Two who unmap the same mapping at once would both find the entry, both clear
-//! it, and both give back its page and its address: the page has a reference less than it should,
-//! and the address is handed out twice.
+//! Unmapping reads and clears the entries of a mapping by plain loads and stores, which makes it
+//! cheap, and which is correct as long as one caller at a time unmaps a mapping. An address is a
+//! number that any caller can copy. Two callers that unmap the same mapping at once would both find
+//! the entry, both clear it, and both give back its page and its address: the page loses a
+//! reference too many, and the address is handed out twice.
 //!
 //! # The protocol
 //! [`Domain::map`] returns a [`Mapping`], which can't be copied, and [`Domain::unmap`] consumes it.
-//! Who must keep the address alone (a descriptor of a device has no room for more) takes it out
-//! ([`Mapping::into_raw`]), and unmaps by [`Domain::unmap_raw`], which is `unsafe`: then it is the
-//! caller who sees to it that there is one.
+//! A driver that can keep only the address (a descriptor of a device has no room for more) takes it
+//! out ([`Mapping::into_raw`]) and unmaps by [`Domain::unmap_raw`]. That function is `unsafe`: the
+//! caller then guarantees that each mapping is unmapped once.
 //!
 //! # Invariants
-//! - **I1** A mapping is unmapped by one at a time, and once.
+//! - **I1** A mapping is unmapped by one caller at a time, and once.
 //! - **I2** What is mapped in one domain is not unmapped in another.
 
 use core::fmt;
 
 use super::{DmaAddr, Domain, Host, Policy, UnmapError};
 
-/// Memory that is mapped: where devices find it, and the right to unmap it, once.
+/// Memory that is mapped: the address by which devices reach it, and the right to unmap it, once.
 ///
-/// Given back by [`Domain::unmap`]; forgetting it leaves the memory mapped until the domain
+/// [`Domain::unmap`] consumes it. If it is forgotten, the memory stays mapped until the domain
 /// [ends](Domain::end). It can't be unmapped twice:
 ///
 /// ```compile_fail,E0382
@@ -34,7 +34,7 @@ use super::{DmaAddr, Domain, Host, Policy, UnmapError};
 /// }
 /// ```
 ///
-/// nor by two:
+/// nor can two callers each have it:
 ///
 /// ```compile_fail,E0277
 /// # use shootdown_dma::domain::Mapping;
@@ -46,27 +46,27 @@ use super::{DmaAddr, Domain, Host, Policy, UnmapError};
 pub struct Mapping {
     at: DmaAddr,
     bytes: u64,
-    /// The domain whose it is.
+    /// The domain that it belongs to.
     domain: u64,
 }
 
 impl Mapping {
-    /// Where a device finds its first byte.
+    /// The address at which a device finds its first byte.
     #[must_use]
     #[inline]
     pub const fn addr(&self) -> DmaAddr {
         self.at
     }
 
-    /// How many bytes.
+    /// Its length in bytes.
     #[must_use]
     #[inline]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The address alone, for who keeps the number of bytes elsewhere. From now on it is the caller
-    /// who sees to it that the memory is unmapped ([`Domain::unmap_raw`]), and once.
+    /// The address alone, for a caller that keeps the number of bytes elsewhere. From now on the
+    /// caller guarantees that the memory is unmapped ([`Domain::unmap_raw`]), and once.
     #[must_use = "what is not unmapped stays within the device's reach"]
     #[inline]
     pub const fn into_raw(self) -> DmaAddr {
@@ -80,41 +80,43 @@ impl fmt::Display for Mapping {
     }
 }
 
-/// What devices still reach of memory that was unmapped, by the addresses that it had there. (The
-/// same memory may be mapped at other addresses too.)
+/// What devices still reach of memory that was unmapped, by the addresses that it had. (The same
+/// memory may be mapped at other addresses too.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reach {
-    /// Nothing, from when the domain's [`Policy`] says.
+    /// Nothing, from the time on that the domain's [`Policy`] names.
     Ended,
-    /// Some of it, as before: its address follows from the memory's, and others have mapped the
-    /// same page with the same rights. The last of them ends it. Under [`Policy::Strict`] too: who
-    /// has to know that the device is out looks at this.
+    /// Some of it, as before: its address follows from the memory's, and other callers have mapped
+    /// the same page with the same rights. The last of them to unmap it ends the device's access.
+    /// This applies under [`Policy::Strict`] too: a caller that must know that the device has no
+    /// access checks for this value.
     Shared,
     /// All of it, always: it lies in the [window](Domain::open_window).
     Window,
 }
 
 impl<H: Host> Domain<H> {
-    /// Something was mapped, just now.
+    /// The mapping of what was mapped just now.
     #[inline]
     pub(super) fn mapped(&self, at: DmaAddr, bytes: u64) -> Mapping {
         Mapping { at, bytes, domain: self.engine.id() }
     }
 
-    /// Unmaps. What is promised then depends on the domain's [`Policy`], and whether that holds of
-    /// all of it is what this returns.
+    /// Unmaps. The domain's [`Policy`] says what holds afterwards, and the returned value says for
+    /// which part of the memory it holds.
     ///
     /// # Errors
-    /// See [`UnmapError`], and the mapping if it is still there: nothing has changed then, and
-    /// nobody was told to forget anything. After [`UnmapError::NotComplete`] it is not.
+    /// See [`UnmapError`], and the mapping if it still exists: nothing has changed then, and
+    /// nothing was invalidated. After [`UnmapError::NotComplete`] the mapping does not exist any
+    /// more.
     #[inline]
     pub fn unmap(&self, mapping: Mapping) -> Result<Reach, (UnmapError, Option<Mapping>)> {
         self.unmap_if(self.is_ours(&mapping), self.config.policy, mapping)
     }
 
     /// The same under another policy, which is not [weaker](Policy::is_weaker_than) than the
-    /// domain's. [`Policy::Deferred`] in a domain that does not hold its pages is
-    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the
+    /// domain's. [`Policy::Deferred`] in a domain that does not hold its pages acts as
+    /// [`Policy::Strict`], so that the guarantee is no weaker than requested. What lies in the
     /// window stays mapped, whatever the policy is.
     ///
     /// # Errors
@@ -129,7 +131,7 @@ impl<H: Host> Domain<H> {
         self.unmap_if(may, policy, mapping)
     }
 
-    /// [I2] Was it mapped here?
+    /// [I2] Checks that it was mapped in this domain.
     #[inline]
     pub(super) fn is_ours(&self, mapping: &Mapping) -> Result<(), UnmapError> {
         if mapping.domain == self.engine.id() { Ok(()) } else { Err(UnmapError::NotMapped) }
@@ -142,8 +144,8 @@ impl<H: Host> Domain<H> {
         policy: Policy,
         mapping: Mapping,
     ) -> Result<Reach, (UnmapError, Option<Mapping>)> {
-        // SAFETY: [I1] it was made by who mapped it, can't be copied, and is gone with this call if
-        // it is unmapped.
+        // SAFETY: [I1] the call that mapped it has made it, it can't be copied, and this call
+        // consumes it if it unmaps.
         let unmap = |()| unsafe { self.unmap_bytes(policy, mapping.at, mapping.bytes) };
         let outcome = may.and_then(unmap);
         match outcome {

@@ -1,67 +1,73 @@
-//! What joins the three parts: a device's view of memory.
+//! # The domain: a device's view of memory, made of allocator, page table and invalidation.
 //!
 //! # The problem
-//! A driver wants to map a buffer, tell its device, and unmap it when the device is done, millions
-//! of times a second on every CPU. What has to happen in between, and in which order, is always the
-//! same, and each order but one is a hole:
+//! A driver maps a buffer, passes its address to the device, and unmaps the buffer when the device
+//! is done; it does so millions of times a second and on every CPU. The steps in between are always
+//! the same, and every order of them but one leaves a hole in the protection:
 //!
 //! ```text
-//! map:    hold the pages --> take addresses --> put entries --> (tell units that remember absence)
-//! unmap:  clear entries --> take a token --> tell the units --> complete --> addresses, pages, tables are free
+//! map:    hold the pages --> take addresses --> put entries --> (invalidate units that cache absent entries)
+//! unmap:  clear entries --> take a token --> invalidate the units --> complete --> addresses, pages, tables are free
 //! ```
 //!
 //! # The protocol
-//! A [`Domain`] has a cell for each CPU: its epoch slot at the page table, and a queue of what it
-//! has deferred. Whoever maps or unmaps enters a cell ([`local`](crate::local): one
-//! compare-and-swap, and any cell will do; none, if the host is [pinned](Config::pinned)), changes
-//! entries, and leaves what may not be reused yet in the queue. From time to time all that is new
-//! there is noted with the engine, for one token, and what is complete is taken out. A timer or a
-//! flush that finds something new in several cells has the whole domain invalidated instead, once
-//! for all of them. Nothing is allocated on the way, nobody waits in a cell, and where the queue is
-//! full the policy becomes [`Policy::Strict`]. (What is over when the hardware does not answer goes
-//! into a list that has room for as much as one CPU may defer; if there is more, it grows.)
+//! A [`Domain`] has a cell for each CPU. The cell holds the CPU's epoch slot at the page table and
+//! the queue of what the CPU has deferred. A call that maps or unmaps enters a cell
+//! ([`local`](crate::local)), changes entries, and puts what may not be reused yet into the queue.
+//! To enter costs one compare-and-swap, and any free cell will do; a host that is
+//! [pinned](Config::pinned) enters without one. When enough is queued, the CPU notes all of its new
+//! entries with the engine under one token, and takes out of the queue what is complete. A timer or
+//! a flush that finds new entries in several cells invalidates the whole domain once instead. No
+//! step allocates, and no call waits while it is in a cell. Where the queue is full, the unmapping
+//! is done as under [`Policy::Strict`]. (If the hardware does not complete an invalidation, what
+//! depends on it goes into a list that has room for as much as one CPU may defer; the list grows
+//! beyond that.)
 //!
 //! # Invariants
 //! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages
-//!   of tables back to where they came from after the token is complete that was taken when their
-//!   entries had been cleared. (`flush_queue.rs`)
+//!   of tables back to where they came from only after a token is complete that was taken when
+//!   their entries had been cleared. (`flush_queue.rs`)
 //! - **I2** A reference to a page is held from before it is mapped until I1, if the domain
 //!   [holds](Config::holds) pages.
-//! - **I3** Nobody waits with a cell entered. (`unmap.rs`)
-//! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
-//! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
+//! - **I3** No call waits with a cell entered. (`unmap.rs`)
+//! - **I4** A call that fails has changed nothing, or its error says what it has changed
+//!   ([`UnmapError::NotComplete`]).
+//! - **I5** What can't be given back, because the hardware does not complete the invalidation,
+//!   stays with the domain.
 //!
-//! # From where
-//! Nobody waits in a cell or with a lock, but some calls wait for the hardware:
+//! # Which calls wait
+//! No call waits in a cell or with a lock held, but some calls wait for the hardware:
 //!
 //! | call | waits |
 //! |---|---|
-//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are deferred; and as the next |
-//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be deferred |
+//! | `map`, `map_sg`, `reserve`, `link` | if no addresses are left but some are deferred; and as the next row |
+//! | `sync`, `map_at`, `open_window` | where a unit caches absent entries; if they fail after a device may have used a new entry (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be deferred |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
 //! | `lazy_unmap` | if there is no room in the queue and `relax` allows it |
 //! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `finish`, `end` | always |
 //! | `attach` | for devices with a cache |
-//! | `poll`, and what looks only | never |
+//! | `poll`, and calls that only read | never |
 //!
-//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is
-//! an error, which says what is still deferred. There a driver that needs strict unmapping calls
-//! [`lazy_unmap`](Domain::lazy_unmap), and asks later. Who finds somebody in every cell waits for
-//! one to be left, which takes some tens of accesses; that is never for ever, as there
-//! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is
-//! preempted in one ([`Config::pinned`]). Interrupt handlers may map and unmap if everybody calls
-//! with interrupts off, as the allocators have locks; cells are prepared for handlers, locks are
-//! not. [`poll`](Domain::poll) needs interrupts on where the host is [pinned](Config::pinned), or
-//! else to be called on each CPU: it looks after the others by interrupting them, each once.
+//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false. The call
+//! then returns an error that says what is still deferred. A driver that needs strict unmapping
+//! there calls [`lazy_unmap`](Domain::lazy_unmap), and asks later whether it is complete. A call
+//! that finds every cell taken waits until one is free, which takes some tens of accesses. That
+//! wait ends: there is a cell for each context that a CPU may have at once ([`Config::contexts`]),
+//! provided that no context is preempted in one ([`Config::pinned`]). Interrupt handlers may map
+//! and unmap only if every caller calls with interrupts off: cells tolerate an interrupt handler on
+//! the same CPU, the allocators' locks do not. [`poll`](Domain::poll) looks after all CPUs. Where
+//! the host is [pinned](Config::pinned) it interrupts each of the others once, and needs interrupts
+//! on for that; otherwise call it on each CPU.
 //!
 //! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's
-//! larger granules. Whatever counts pages counts these; a unit that [counts in
-//! others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
+//! larger granules. All counts of pages count these; [`Domain::new`] refuses a unit that [counts in
+//! others](crate::invalidate::Unit::granule). Buffers are bytes, and lie anywhere.
 //!
 //! # The smallest complete host
-//! A kernel whose tables come from the heap, and whose IOMMU is done at once; it runs. A real one
-//! replaces the bodies, not the shape: pages by their physical addresses, a queue of
-//! [`invalidate`](crate::invalidate), references to pages.
+//! A kernel whose tables come from the heap, and whose IOMMU completes commands at once. The
+//! example runs. A real host replaces the bodies and keeps the shape: its tables are pages with
+//! physical addresses, its unit is a queue of [`invalidate`](crate::invalidate), and it counts
+//! references to pages.
 //!
 //! ```
 //! use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -136,15 +142,15 @@
 //! | `config.rs` | what a domain is made for |
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
 //! | `flush_queue.rs` | the queue of what may not be reused yet |
-//! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
-//! | `mapping.rs` | what is mapped, and unmapped once |
-//! | `pending.rs` | unmapping where nobody may wait |
+//! | `map.rs`, `unmap.rs` | mapping and unmapping at addresses of the allocator |
+//! | `mapping.rs` | the proof of a mapping, which is unmapped once |
+//! | `pending.rs` | unmapping where the caller must not wait |
 //! | `identity.rs` | addresses that follow from the memory's |
 //! | `map_at.rs` | addresses that the caller brings |
-//! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
+//! | `two_step.rs` | addresses first, then memory piece by piece, and one invalidation |
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
-//! | `rounds.rs` | how timers leave busy CPUs alone |
+//! | `rounds.rs` | how the timer avoids interrupting busy CPUs |
 
 mod config;
 mod counts;
@@ -201,34 +207,34 @@ impl fmt::Debug for DmaAddr {
     }
 }
 
-/// One CPU's part.
+/// One CPU's part of a domain.
 #[derive(Debug)]
 struct Cell {
     queue: Queue,
-    /// Addresses of single pages that have come back, to be mapped again here.
+    /// Addresses of single pages that were unmapped here and are complete, to be mapped again here.
     warm: Vec<u64>,
-    /// Pages unmapped since empty tables were looked for.
+    /// Pages unmapped since the last look for empty tables.
     unswept: u64,
     counts: Counts,
     quick: Quick,
-    /// The timer's round that its owner has heard of.
+    /// The newest round of the timer that the owner has seen.
     heard: u64,
 }
 
-/// What goes the quickest way, and is added to the other counts later.
+/// Counts of the single-page path, which [`tally`](Cell::tally) adds to the other counts later.
 #[derive(Debug, Default)]
 struct Quick {
-    /// Single pages mapped, by addresses of the allocator and by their own.
+    /// Single pages mapped, by addresses of the allocator and by identity addresses.
     mapped: u64,
     identities: u64,
-    /// Single pages that may be unmapped and queued before anything else is to be looked at.
+    /// Single pages that may still be unmapped and queued before the cell checks anything else.
     left: usize,
-    /// So many there were at first.
+    /// The value that `left` had at first.
     granted: usize,
 }
 
 impl Cell {
-    /// May one page more be queued without a look at anything?
+    /// Whether one page more may be queued without any other check. Counts it if so.
     #[inline]
     fn is_quick(&mut self) -> bool {
         // Not `left -= usize::from(left != 0)`: rustc 1.85 and 1.95 lose that store when they
@@ -242,20 +248,20 @@ impl Cell {
         }
     }
 
-    /// Something else was, or will be: adds up what went the quick way, and lets nothing go it.
+    /// Ends the single-page path: adds its counts to the others, and allows no further page.
     fn stop(&mut self) {
         self.counts = self.tally();
         self.unswept += (self.quick.granted - self.quick.left) as u64;
         self.quick = Quick::default();
     }
 
-    /// It was looked at.
+    /// Starts the single-page path anew after the checks were made.
     fn go_on(&mut self, most: usize) {
         let quick = self.queue.quick(most);
         (self.quick.left, self.quick.granted) = (quick, quick);
     }
 
-    /// All that it has done.
+    /// The counts of this cell, with those of the single-page path.
     fn tally(&self) -> Counts {
         let Quick { mapped, identities, left, granted } = self.quick;
         let (maps, unmaps) = (mapped + identities, (granted - left) as u64);
@@ -267,7 +273,7 @@ impl Cell {
     }
 }
 
-/// What devices see of memory, and the way to change it.
+/// What devices see of memory, and the operations that change it.
 pub struct Domain<H: Host> {
     host: H,
     config: Config,
@@ -275,44 +281,44 @@ pub struct Domain<H: Host> {
     table: IoPageTable<H::Format, H::Tables>,
     engine: Engine<H::Unit>,
     cells: Local<Cell>,
-    /// What could not be given back, nor queued: the hardware did not answer. Hardly ever
-    /// anything.
+    /// What could neither be given back nor queued because the hardware did not complete the
+    /// invalidation. Nearly always empty.
     quarantined: Local<Vec<(Token, DeferredFree)>>,
-    /// Things for which there was no room there.
+    /// How many things found no room there.
     lost: AtomicU64,
-    /// When what is deferred was flushed last, by the clock of [`poll`](Domain::poll).
+    /// When deferred unmappings were flushed last, by the clock of [`poll`](Domain::poll).
     flushed_at: AtomicU64,
     rounds: Rounds,
-    /// Tables that are not too many.
+    /// The number of tables up to which `sweep` does not run.
     tables_enough: AtomicUsize,
-    /// The window's first page and its pages; 0: there is none.
+    /// The window's first page and its length in pages; 0: there is none.
     window: AtomicU64,
     window_pages: AtomicU64,
 }
 
-/// Addresses that a CPU keeps: two batches of what it has deferred, as they come back.
+/// Addresses that a CPU keeps for its own mappings: two batches of what it has deferred.
 const WARM: usize = 256;
 
-/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
+/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in its own cell.
 ///
-/// They are as many as keep everybody who waits for a cell from waiting for ever. If the topmost
-/// context of each CPU waits, those below it are in cells, at most `contexts - 1` on each CPU. All
-/// cells together are one more than that, so one is free.
+/// There are enough of them that a call that waits for a cell gets one. Let the topmost context of
+/// each CPU wait. The contexts below it are in cells, at most `contexts - 1` on each CPU. The
+/// number of cells is one more than all of these together, so one cell is free.
 const fn spare(config: &Config) -> usize {
     config.cpus * config.contexts.saturating_sub(2) + 1
 }
 
-/// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits
-/// for nothing.
+/// Turns that a flush waits for a CPU that is in its cell. A CPU spends tens of turns there, and
+/// never waits inside.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 10 };
 
 impl<H: Host> Domain<H> {
-    /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each
-    /// with the domain's id there; `tables` and `format` say how they are walked, and with
-    /// their [granule](Format::GRANULE) how large a page is.
+    /// Makes a domain in which nothing is mapped. `units` are the IOMMUs that its devices may be
+    /// behind, each with the domain's id there. `tables` and `format` say how the units walk the
+    /// page table; the format's [granule](Format::GRANULE) is the size of a page.
     ///
     /// # Errors
-    /// See [`DomainError`]. What was given is dropped then.
+    /// See [`DomainError`]. All arguments are dropped then.
     pub fn new(
         host: H,
         config: Config,
@@ -327,7 +333,7 @@ impl<H: Host> Domain<H> {
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |index| {
-            // Where CPUs' numbers are hints, every cell is as good as any other.
+            // Where CPU numbers are hints, every cell is as good as any other.
             let for_interrupts = config.pinned.is_some() && index >= own;
             let limits = if for_interrupts { config.limits.spare() } else { config.limits };
             let queue = Queue::new(limits)?;
@@ -338,7 +344,8 @@ impl<H: Host> Domain<H> {
         })?;
         let cells = cells.pinned(config.pinned, own);
         let engine = Engine::new(cpus, units, config.promotion)?;
-        // A unit that counts in other pages would forget others than it is told to.
+        // A unit that counts in other pages would invalidate another range than the one it is
+        // given.
         let other = engine.units().position(|unit| unit.granule() != Self::SHIFT);
         if let Some(unit) = other {
             return Err(DomainError::Granule { unit });
@@ -352,7 +359,7 @@ impl<H: Host> Domain<H> {
         let table = IoPageTable::new(format, tables, cpus)?.at_most(config.tables);
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide {
-            // SAFETY: nobody knows of it.
+            // SAFETY: no device and no walker has seen it.
             unsafe { table.free() };
             return Err(DomainError::IdentityTooWide);
         }
@@ -383,7 +390,7 @@ impl<H: Host> Domain<H> {
         self.table.pages()
     }
 
-    /// Where addresses come from, to be looked at.
+    /// The allocator, for reading its state.
     pub const fn addresses(&self) -> &H::Addresses {
         &self.addresses
     }
@@ -393,15 +400,15 @@ impl<H: Host> Domain<H> {
         &self.host
     }
 
-    /// What it was made for.
+    /// The configuration that the domain was made with.
     pub const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Lists a device behind the unit of this number. To be called before the device's entry in the
-    /// IOMMU is made valid, and [`announce`](Self::announce) after that; see
-    /// [`Engine::attach`]. For a device with a cache of its own it waits until the unit
-    /// is ready for it ([`Engine::welcome`]).
+    /// Adds a device behind the unit of this number to the domain. Call it before the device's
+    /// entry in the IOMMU becomes valid, and [`announce`](Self::announce) afterwards; see
+    /// [`Engine::attach`]. For a device with a cache of its own it waits until the unit is ready
+    /// for it ([`Engine::welcome`]).
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -419,26 +426,26 @@ impl<H: Host> Domain<H> {
         Ok(attachment)
     }
 
-    /// Makes everybody forget a device whose entry in the IOMMU was cleared; see
-    /// [`Engine::detach`].
+    /// Invalidates what the unit and the device have cached for a device whose entry in the IOMMU
+    /// was cleared, and waits; see [`Engine::detach`].
     ///
     /// # Errors
-    /// See [`QueueError`], and the epoch slot.
+    /// See [`QueueError`], and the attachment.
     pub fn detach(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
         self.engine.detach(attachment, &mut || self.host.relax())
     }
 
-    /// Takes a device out that was reset or removed; see [`Engine::evict`].
+    /// Takes a device out of the domain that was reset or removed; see [`Engine::evict`].
     ///
     /// # Errors
-    /// See [`QueueError`], and the epoch slot.
+    /// See [`QueueError`], and the attachment.
     pub fn evict(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
         self.engine.evict(attachment, &mut || self.host.relax())
     }
 
-    /// A device's entry in the IOMMU has become valid. To be called before the device is used: the
-    /// unit may have cached that it was not, and is told, and waited for. See
-    /// [`Engine::announce`].
+    /// Reports that a device's entry in the IOMMU has become valid. Call it before the device is
+    /// used: the unit may have cached that the entry was not valid, so this invalidates that and
+    /// waits. See [`Engine::announce`].
     ///
     /// # Errors
     /// See [`QueueError`].
@@ -446,24 +453,25 @@ impl<H: Host> Domain<H> {
         self.engine.announce(attachment, &mut || self.host.relax())
     }
 
-    /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited
-    /// for, for a moment.
+    /// Enters the cell of any CPU. A CPU enters its own cell as the owner. For another CPU's cell
+    /// it waits a bounded number of turns until that CPU has left it.
     #[inline]
     fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut Cell) -> R) -> Option<R> {
         let pin = self.host.pin();
         if cpu == pin.cpu() {
             return self.cells.enter_own(cpu, f);
         }
-        // Another's is claimed from wherever we are, and its owner may be waited for.
+        // The claim of another CPU's cell works from any CPU, and may wait for its owner.
         drop(pin);
         self.cells.enter_within(cpu, PATIENCE, f)
     }
 
-    /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU
-    /// meanwhile. Where somebody is in each, waits until one is left.
+    /// Enters a cell of this CPU, or another one that is free, and stays on this CPU meanwhile.
+    /// Where all are taken, it waits until one is free.
     ///
     /// # Errors
-    /// `f`, not called: the caller must not wait, and nothing says that it would not be for long.
+    /// `f`, not called: the caller must not wait, and without a pinned host nothing bounds the
+    /// wait.
     #[inline]
     fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, mut f: F) -> Result<R, F> {
         loop {
@@ -481,38 +489,40 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// A turn of waiting for a cell; false to give up. Who is in one leaves it after some tens of
-    /// accesses, unless it was preempted there; a [pinned](Config::pinned) host promises that
-    /// nobody is, and then everybody may wait, interrupt handlers too ([`spare`]).
+    /// One turn of waiting for a cell; false to give up. A context leaves its cell after some tens
+    /// of accesses, unless it is preempted there. A [pinned](Config::pinned) host guarantees that
+    /// it is not, and then every caller may wait, interrupt handlers too ([`spare`]).
     #[cold]
     fn wait_for_a_cell(&self) -> bool {
         self.host.relax() || self.config.pinned.is_some()
     }
 
-    /// Addresses from the allocator, on this CPU.
+    /// Takes addresses from the allocator, on this CPU.
     #[inline]
     fn take_addresses(&self, want: &Want) -> Result<IovaRange, AllocError> {
         let pin = self.host.pin();
         self.addresses.alloc(pin.cpu(), want)
     }
 
-    /// The CPU, for who does not mind if it is another one by now.
+    /// The current CPU's number, which may be out of date when the caller uses it.
     #[inline]
     fn near_cpu(&self) -> usize {
         self.host.pin().cpu()
     }
 
-    /// Seals what a CPU has deferred: it has a token from now on, and is to be submitted.
+    /// Seals what a CPU has deferred: notes it with the engine under one token, which is to be
+    /// submitted.
     #[inline]
     fn seal(&self, slot: usize, cell: &mut Cell) -> Option<Token> {
         cell.queue.seal(|covered| self.engine.note_all(slot, || covered.iter()))
     }
 
-    /// A walker for what the epoch slot remembers: it can't move on, and so need not be put away.
+    /// A walker that starts where the epoch slot left off. The slot stays with the cell, so the
+    /// walker is not dropped.
     #[inline]
     fn near(&self, slot: usize) -> Option<ManuallyDrop<Walker<'_, H::Format, H::Tables>>> {
-        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's
-        // otherwise.
+        // SAFETY: a cell is one CPU's at a time, and only the holder of a cell uses the epoch slot
+        // of its number.
         unsafe { self.table.walker_at(slot) }.map(ManuallyDrop::new)
     }
 

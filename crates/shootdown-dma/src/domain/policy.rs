@@ -1,8 +1,8 @@
-//! What unmapping promises, and within which bounds.
+//! What unmapping guarantees, and within which bounds.
 
 use core::fmt;
 
-/// What is promised when [`unmap`](super::Domain::unmap) returns.
+/// What holds when [`unmap`](super::Domain::unmap) returns.
 ///
 /// | | the device reaches the page | the page is recycled | the caller waits |
 /// |---|---|---|---|
@@ -11,41 +11,41 @@ use core::fmt;
 /// | [`Lazy`](Self::Lazy) | until the invalidation completes | perhaps before that | never, within the bounds |
 /// | [`Bypass`](Self::Bypass) | always | perhaps at once | never |
 ///
-/// A domain's policy is the floor: what is mapped there may be unmapped under a stronger policy,
-/// and not under a weaker one ([`UnmapError::Refused`](super::UnmapError::Refused)).
+/// A domain's policy is the floor: a mapping may be unmapped under a stronger policy, and not under
+/// a weaker one ([`UnmapError::Refused`](super::UnmapError::Refused)).
 ///
-/// Under every one of them neither the addresses, nor a page of the page table, nor the domain's id
-/// is used for anything else before the invalidation that covers them is complete.
+/// Under every policy neither the addresses, nor a page of the page table, nor the domain's id is
+/// used for anything else before the invalidation that covers them is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// When it returns, no access by the device begins through what was unmapped, and those that
-    /// had begun have ended.
+    /// When `unmap` returns, no access by the device begins through the old entries, and the
+    /// accesses that had begun have ended.
     #[default]
     Strict,
-    /// *Strict-ish*: it returns at once. The domain holds a reference to the page from the time it
-    /// is mapped until the invalidation that covers its unmapping is complete, so that whoever
-    /// owned the page is the only one whom the device can still disturb. What it does not give:
-    /// the owner may read the buffer while the device still writes to it; a driver that has to
-    /// decide on what it read asks for [`Strict`](Self::Strict) then.
+    /// *Strict-ish*: `unmap` returns at once. The domain holds a reference to the page from the
+    /// time it is mapped until the invalidation that covers its unmapping is complete, so the
+    /// device can disturb no one but the page's owner. The policy does not protect the owner: the
+    /// owner may read the buffer while the device still writes to it. A driver that takes decisions
+    /// on what it read asks for [`Strict`](Self::Strict).
     ///
     /// Source: Ben Serebrin, Dan Tsafrir and others in the discussion of "Utilizing the IOMMU
     /// Scalably" (2015).
     Deferred,
-    /// It returns at once, and the page may be anybody's: within the bounds of [`Limits`] a device
-    /// can read and write what it is used for next. For devices that are trusted as much as the
-    /// kernel.
+    /// `unmap` returns at once, and the kernel may already have given the page to another user:
+    /// within the bounds of [`Limits`] a device can read and write what the page is used for next.
+    /// For devices that are trusted as much as the kernel.
     Lazy,
-    /// The memory is reached through the [window](super::Domain::open_window), which maps all of
-    /// it, always: mapping is an addition, unmapping is nothing, and protection is none. As the
-    /// policy of a domain this is the static one-to-one mapping; for a single mapping it is the
-    /// way out for trusted devices' rings. Refused without a window, and that only
-    /// [trusted](super::Config::trusted) domains have.
+    /// Devices reach the memory through the [window](super::Domain::open_window), which maps all of
+    /// it all the time. Mapping is an addition, unmapping does nothing, and there is no protection.
+    /// As the policy of a domain this is the static one-to-one mapping; for a single mapping it
+    /// serves the rings of trusted devices. It is refused without a window, and only
+    /// [trusted](super::Config::trusted) domains have one.
     Bypass,
 }
 
 impl Policy {
-    /// Does it promise less than `floor` does?
+    /// Whether it guarantees less than `floor` does.
     #[must_use]
     #[inline]
     pub const fn is_weaker_than(self, floor: Self) -> bool {
@@ -61,7 +61,7 @@ impl Policy {
         }
     }
 
-    /// As it is written on command lines.
+    /// The name on command lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,31 +79,30 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Bounds of what is put off. Where one is reached, unmapping waits, as under [`Policy::Strict`];
+/// Bounds of what is deferred. Where one is reached, unmapping waits, as under [`Policy::Strict`];
 /// nothing is ever given back early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Unmappings that each CPU may defer. 256, as Linux has had it since 2008.
     pub entries: usize,
-    /// Unmappings after which a CPU has them invalidated, without waiting for it: half of them, so
-    /// that the other half goes on while the hardware works.
+    /// Unmappings after which a CPU submits their invalidation, without waiting for it: half of
+    /// `entries`, so that the other half is free while the hardware works.
     pub flush_at: usize,
     /// Pages that each CPU may hold back from being recycled ([`Policy::Deferred`]).
     pub held_pages: u64,
-    /// The longest that something may be deferred, in nanoseconds, if
-    /// [`poll`](super::Domain::poll) is called at least as often. It is at most this and the
-    /// time between two calls; twice that what a CPU of a [pinned](super::Config::pinned) host has
-    /// deferred that has unmapped much just before, and is left alone. 10 ms, as Linux has had it
-    /// since 2008.
+    /// The longest that something may be deferred, in nanoseconds, if [`poll`](super::Domain::poll)
+    /// is called at least as often. The bound is this plus the time between two calls. For a CPU of
+    /// a [pinned](super::Config::pinned) host that has unmapped much just before it is twice that,
+    /// since `poll` does not interrupt that CPU. 10 ms, as Linux has had it since 2008.
     pub window_ns: u64,
 }
 
 impl Limits {
-    /// See the fields.
+    /// The default values; the fields say why.
     pub const DEFAULT: Self =
         Self { entries: 256, flush_at: 128, held_pages: 16 << 10, window_ns: 10_000_000 };
 
-    /// Those of a cell that is for interrupts: few come while their CPU is in its own.
+    /// The limits of a cell for interrupts: few interrupts come while their CPU is in its own cell.
     pub(super) fn spare(self) -> Self {
         Self { entries: self.entries.min(SPARE), flush_at: self.flush_at.min(SPARE / 2), ..self }
     }

@@ -1,41 +1,42 @@
-//! The timer's rounds: CPUs that are busy flush what they defer when they are asked to.
+//! The timer's rounds: a busy CPU flushes what it defers when the timer asks for it.
 //!
 //! # The problem
-//! What is deferred must not be deferred for ever, so that a timer comes by every CPU. Where a CPU
-//! owns its cell ([`crate::pinned`]) entering it from elsewhere interrupts that CPU, which for 64
-//! busy CPUs is 63 interrupts every window: of CPUs that look into their queues all the time.
+//! Deferred unmappings must not stay deferred for ever, so a timer visits every CPU's queue. Where
+//! a CPU owns its cell ([`crate::pinned`]), entering it from another CPU interrupts the owner. For
+//! 64 busy CPUs that is 63 interrupts in every window, and these CPUs look into their queues all
+//! the time anyway.
 //!
 //! # The protocol
-//! The timer *asks*: it raises the number of its round. A CPU looks at that number when it looks
-//! after its queue, once in some tens of unmappings; if it is a new one, it seals what it has
-//! deferred, notes that this is *due* to be submitted, and has *answered*. The next call of the
-//! timer submits all that is due: what one CPU has sealed as it is, what several have as one
-//! invalidation of the whole domain.
+//! The timer *asks*: it raises the number of its round. A CPU compares that number with the last
+//! one that it has seen whenever it looks after its queue, once in some tens of unmappings. If the
+//! number is new, the CPU seals what it has deferred, marks this as *due* to be submitted, and
+//! stores the number as *answered*. The next call of the timer submits all that is due: the batch
+//! of one CPU as it is, the batches of several CPUs as one invalidation of the whole domain.
 //!
 //! ```text
 //! timer: asked = n ------------------------------------------> due? submit
 //! owner:             looks: asked? --> seal --> due --> answered = n
 //! ```
 //!
-//! A CPU that has answered the round before is expected to answer this one, and is left alone. One
-//! that has not is entered, as it was before there were rounds. So who is busy is not interrupted,
-//! who is idle is interrupted until it has nothing, and what a CPU has deferred before it became
-//! idle is flushed one window later.
+//! The timer expects a CPU that has answered the round before to answer this one, and leaves it
+//! alone. It enters the cells of all other CPUs, which interrupts them. So a busy CPU is not
+//! interrupted, an idle CPU is interrupted until it has nothing deferred, and what a CPU has
+//! deferred before it became idle is flushed one window later.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
-//! | R1 | owner: `due` raised, after sealing | Release | R2 | who submits comes after the token was taken |
+//! | R1 | owner: `due` raised, after sealing | Release | R2 | the timer submits after the token was taken |
 //! | R2 | timer: `due` taken | Acquire | R1 | |
 //!
-//! `asked` and `answered` decide who is interrupted, and order nothing.
+//! `asked` and `answered` decide which CPUs are interrupted, and order nothing.
 
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Nothing is due.
 const NOTHING: u64 = 0;
-/// What several CPUs have sealed is due; otherwise what one has, by the number of its lane and one.
+/// Batches of several CPUs are due; any other value is the number of one CPU's lane, plus one.
 const SEVERAL: u64 = u64::MAX;
 
 /// What is due to be submitted.
@@ -43,21 +44,21 @@ const SEVERAL: u64 = u64::MAX;
 pub enum Due {
     /// What was noted in this lane of the engine.
     One(usize),
-    /// What was noted in several, or for the whole domain.
+    /// What was noted in several lanes, or for the whole domain.
     Several,
 }
 
-/// See the [module](self).
+/// The timer's rounds; see the [module](self).
 #[derive(Debug)]
 pub struct Rounds {
     asked: AtomicU64,
     due: AtomicU64,
-    /// Of each CPU, the round that it has answered last.
+    /// For each CPU, the round that it has answered last.
     answered: Fixed<AtomicU64>,
 }
 
 impl Rounds {
-    /// None yet, of so many CPUs.
+    /// No round yet, for this many CPUs.
     pub fn new(cpus: usize) -> Result<Self, NoMemory> {
         let answered = Fixed::try_new(cpus, |_| Ok(AtomicU64::new(0)))?;
         Ok(Self { asked: AtomicU64::new(0), due: AtomicU64::new(NOTHING), answered })
@@ -69,24 +70,24 @@ impl Rounds {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// The timer begins another one.
+    /// The timer begins another round.
     pub fn ask(&self) {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Does this CPU answer rounds? Then it is left alone.
+    /// Whether this CPU answers rounds; the timer then leaves it alone.
     pub fn is_expected(&self, cpu: usize) -> bool {
         let answered =
             self.answered.get(cpu).map_or(0, |answered| answered.load(Ordering::Relaxed));
         answered != 0 && answered + 1 >= self.newest()
     }
 
-    /// Is nothing due yet?
+    /// Whether nothing is due yet.
     pub fn is_first(&self) -> bool {
         self.due.load(Ordering::Relaxed) == NOTHING
     }
 
-    /// Something was sealed that is to be submitted: in this lane, or for the whole domain.
+    /// A batch was sealed that is to be submitted: in this lane, or for the whole domain.
     pub fn raise(&self, lane: Option<usize>) {
         // ORDERING [R1].
         let alone = lane.is_some_and(|lane| {
@@ -95,19 +96,20 @@ impl Rounds {
             self.due.compare_exchange(NOTHING, one, success, failure).is_ok()
         });
         if !alone {
-            // ORDERING [R1]. A swap, so that it comes before or behind that of R2 for everybody.
+            // ORDERING [R1]. A swap, so that all CPUs agree whether it comes before or after that
+            // of R2.
             self.due.swap(SEVERAL, Ordering::Release);
         }
     }
 
-    /// This CPU has heard of a round, and has sealed what it had deferred.
+    /// This CPU has seen a round, and has sealed what it had deferred.
     pub fn answer(&self, cpu: usize, round: u64) {
         if let Some(answered) = self.answered.get(cpu) {
             answered.store(round, Ordering::Relaxed);
         }
     }
 
-    /// What is due, which the caller submits.
+    /// Takes what is due; the caller submits it.
     pub fn take_due(&self) -> Option<Due> {
         if self.is_first() {
             return None;

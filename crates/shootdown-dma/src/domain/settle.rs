@@ -1,4 +1,4 @@
-//! Giving back what invalidations have set free; timers; the end of a domain.
+//! Giving back what completed invalidations have made free; timers; the end of a domain.
 
 use super::flush_queue::{BATCH, DeferredFree, FEW, Taken};
 use super::rounds::Due;
@@ -9,48 +9,49 @@ use crate::iova::{Allocate, FreeError};
 use crate::sync::{Ordering, spin_loop};
 use crate::table::Detachments;
 
-/// A domain could not be ended; here it is.
+/// The error of [`Domain::end`]: the domain could not be ended, and is returned here.
 #[derive(Debug)]
 pub struct Failed<H: Host> {
     /// Why.
     pub error: QueueError,
-    /// As it was, but that what it has deferred may have become less.
+    /// The domain as it was, except that less may be deferred now.
     pub domain: Domain<H>,
 }
 
-/// Pages unmapped after which a CPU asks whether there are too many tables. A table that is taken
-/// out and wanted again at once costs some microseconds, which are less than a nanosecond for each
-/// of so many pages.
+/// Pages unmapped after which a CPU checks whether there are too many tables. A table that is taken
+/// out and needed again at once costs some microseconds, which is less than a nanosecond for each
+/// of this many pages.
 const SWEEP_AT: u64 = 4096;
 
-/// Tables that are looked at then.
+/// Tables that one sweep looks at.
 const SWEEP: usize = 64;
 
-/// What of many CPUs was sealed, for units that are told of it at once.
+/// What was sealed in the cells of many CPUs, to be submitted at once.
 #[derive(Default)]
 struct Sealed {
-    /// Of the first that had deferred something.
+    /// The token of the first CPU that had deferred something.
     first: Option<Token>,
-    /// Others had deferred something too: it is part of the next batch of the whole domain.
+    /// Other CPUs had deferred something too: it is part of the next invalidation of the whole
+    /// domain.
     whole: bool,
 }
 
-/// So many tables are not too many, if `tables` were left when they were looked at last: a quarter
-/// more, for what is empty now and will be wanted again.
+/// The number of tables up to which no sweep is needed, if `tables` were left by the last one: a
+/// quarter more, for tables that are empty now and will be used again.
 const fn enough(tables: usize) -> usize {
     tables + tables / 4 + 16
 }
 
 impl<H: Host> Domain<H> {
-    /// Gives back what is complete, has units told of what has waited for longer than
-    /// [`window_ns`](super::Limits::window_ns), and tries again what failed. Call it from a timer,
-    /// and when nothing else is to do; `now_ns` is any clock that does not go back. Never
+    /// Gives back what is complete, submits the invalidation of what has been deferred for longer
+    /// than [`window_ns`](super::Limits::window_ns), and tries again what failed. Call it from a
+    /// timer, and when the kernel is idle; `now_ns` is any clock that does not go back. Never
     /// waits.
     ///
     /// # Errors
-    /// What a unit complains of. Everything else was done nevertheless.
+    /// The error of a unit. Everything else was done nevertheless.
     pub fn poll(&self, now_ns: u64) -> Result<(), QueueError> {
-        // One who polls decides; a second one at the same time has nothing to do.
+        // One caller per window flushes; a second caller at the same time has nothing to flush.
         let before = self.flushed_at.load(Ordering::Relaxed);
         let due = now_ns.wrapping_sub(before) >= self.config.limits.window_ns
             && self
@@ -72,20 +73,20 @@ impl<H: Host> Domain<H> {
         }
         self.submit_due(sealed);
         if missed {
-            // Somebody was in a cell all the time: the next call tries again, and does not wait for
-            // another window.
+            // Another CPU was in a cell all the time: the next call tries again, and does not wait
+            // for another window.
             self.flushed_at.store(before, Ordering::Relaxed);
         }
         if due {
             self.quarantined.enter(0, |list| {
                 list.iter().for_each(|(token, _)| self.engine.submit(*token));
             });
-            // Tables that became empty, and that nobody comes by any more.
+            // Tables that became empty, and that no unmapping visits any more.
             self.sweep(self.near_cpu(), 0);
         }
         let outcome = self.engine.poll();
-        // What belongs to other CPUs, and is complete by now, is left to the next call: they are
-        // not disturbed twice.
+        // What other CPUs' own cells hold, and is complete by now, is left to the next call, so
+        // that this call interrupts these CPUs once only.
         for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
         }
@@ -94,18 +95,17 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// Is this another CPU's cell, which flushes it itself when the timer asks?
+    /// Whether this is another CPU's cell, whose owner flushes it when the timer asks.
     fn answers(&self, cpu: usize) -> bool {
         self.cells.is_owned(cpu) && self.rounds.is_expected(cpu)
     }
 
-    /// What CPUs have sealed themselves since the last call. Only owners of cells do.
+    /// Takes what CPUs have sealed themselves since the last call. Only owners of cells do that.
     fn take_due(&self) -> Option<Due> {
         self.config.pinned.and_then(|_| self.rounds.take_due())
     }
 
-    /// Tells the units of what was sealed, and of what CPUs have sealed themselves since the last
-    /// call.
+    /// Submits what was sealed, and what CPUs have sealed themselves since the last call.
     fn submit_due(&self, mut sealed: Sealed) {
         match self.take_due() {
             Some(Due::One(lane)) if sealed.first.is_none() => self.engine.flush(lane),
@@ -115,23 +115,25 @@ impl<H: Host> Domain<H> {
         self.submit_sealed(&sealed);
     }
 
-    /// The cells that may defer something: of those that are entered by their owners only, those
-    /// that were since they deferred nothing. An idle CPU is not disturbed.
+    /// The cells that may have something deferred. Of the cells that only their owners enter, these
+    /// are the cells that were entered since they last had nothing deferred. An idle CPU is not
+    /// interrupted.
     fn stirred(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// Gives back what is complete of what a CPU has deferred; what it has deferred for some time
-    /// is sealed. False: somebody was in its cell.
+    /// Gives back what is complete of what a CPU has deferred, and seals the rest. False: another
+    /// context was in the cell.
     fn flush_late(&self, cpu: usize, sealed: &mut Sealed) -> bool {
         let mut late = None;
         let entered = self.settle_and(cpu, true, |cell| {
             let new = self.seal_with_others(cpu, cell, sealed);
             cell.counts.timed_flushes += u64::from(new);
-            // Whoever has sealed what is there may not have come to telling it.
+            // The context that has sealed it may not have submitted it yet.
             late = cell.queue.last().filter(|_| !new);
             if cell.queue.len() == 0 {
-                // It maps no more: others may want the memory of tables that it remembers.
+                // The CPU maps no more: the memory of tables that its epoch slot remembers may be
+                // reclaimed.
                 let _ = self.walker(cpu).map(|mut walker| walker.let_go());
             }
         });
@@ -141,10 +143,10 @@ impl<H: Host> Domain<H> {
         entered
     }
 
-    /// Seals what a CPU has deferred, one of many whose units are told at once: the ranges of the
-    /// first that has deferred something, and the whole domain if there are others. (A batch
-    /// for each of 64 CPUs is dearer to the units than what comes back.) Says if there was
-    /// anything.
+    /// Seals what a CPU has deferred, as one of many CPUs whose invalidations are submitted at
+    /// once. The first CPU that has deferred something notes its ranges; if there are others, the
+    /// whole domain is invalidated. (A batch for each of 64 CPUs would cost the units more than the
+    /// extra IOTLB misses.) Says whether there was anything.
     fn seal_with_others(&self, cpu: usize, cell: &mut Cell, sealed: &mut Sealed) -> bool {
         match sealed.first {
             None => {
@@ -159,7 +161,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Tells the units of all that was sealed. The token covers it.
+    /// Submits all that was sealed. The token covers it.
     fn submit_sealed(&self, sealed: &Sealed) -> Option<Token> {
         if sealed.whole {
             return Some(self.engine.flush_all());
@@ -172,8 +174,8 @@ impl<H: Host> Domain<H> {
         self.settle_and(cpu, true, |_| {});
     }
 
-    /// The same, and does `then` in the cell. `keeps`: the CPU may keep single addresses. False:
-    /// somebody was in the cell.
+    /// The same, and calls `then` in the cell. `keeps`: the CPU may keep single addresses. False:
+    /// another context was in the cell.
     fn settle_and(&self, cpu: usize, keeps: bool, mut then: impl FnMut(&mut Cell)) -> bool {
         let mut entered = false;
         loop {
@@ -184,7 +186,7 @@ impl<H: Host> Domain<H> {
                 if cell.queue.len() == 0 {
                     self.cells.calm(cpu);
                 }
-                // Single pages to whoever maps here next.
+                // Addresses of single pages go to the next mapping on this CPU.
                 let room = if keeps && self.keeps() { WARM - cell.warm.len() } else { 0 };
                 let mut gives = taken.pages().iter().filter_map(|page| page.gives());
                 cell.warm.extend(gives.by_ref().take(room));
@@ -205,14 +207,14 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// May a CPU keep single addresses that come back to it?
+    /// Whether a CPU may keep addresses of single pages that are complete.
     #[inline]
     pub(super) fn keeps(&self) -> bool {
         self.addresses.may_keep()
     }
 
-    /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which
-    /// there are `len` already.
+    /// Gives back what was taken from a queue (I1), with no cell entered; and the addresses in
+    /// `ranges`, of which there are `len` already.
     fn give_back(
         &self,
         taken: &mut Taken,
@@ -224,7 +226,7 @@ impl<H: Host> Domain<H> {
         }
         for free in taken.frees.iter_mut().map_while(Option::take) {
             match free {
-                // Addresses together: the allocator is entered once for all.
+                // The allocator takes all addresses back in one call.
                 DeferredFree::Mapping { gives: Some(range), frames, .. } => {
                     if let Some(frames) = frames {
                         self.host.release(frames.first, frames.pages);
@@ -245,7 +247,7 @@ impl<H: Host> Domain<H> {
         self.addresses.free_all(pin.cpu(), ranges, |range, why| self.refused(range, why));
     }
 
-    /// Gives the addresses back that a CPU keeps, and seals what it has deferred.
+    /// Gives back the addresses that a CPU keeps, and seals what it has deferred.
     fn cool_and_seal(&self, cpu: usize, sealed: &mut Sealed) {
         let mut pages = [0; WARM];
         let mut len = 0;
@@ -266,7 +268,7 @@ impl<H: Host> Domain<H> {
     fn refused(&self, range: IovaRange, why: FreeError) {
         debug_assert_eq!(why, FreeError::NoMemory, "{range:?} was mapped");
         if why == FreeError::NoMemory {
-            // Complete, but it has no memory for its records: try again later.
+            // They are complete, but the allocator has no memory for its records: try again later.
             self.quarantine(Token::DONE, Self::addresses_of(range));
         }
     }
@@ -298,11 +300,11 @@ impl<H: Host> Domain<H> {
         let mut free = Some(free);
         while free.is_some() {
             let kept = self.quarantined.enter(0, |list| match free.take() {
-                // There is room for as many as a CPU may defer; for more where there is memory for
-                // more.
+                // There is room for as many as a CPU may defer, and for more if the heap has
+                // memory.
                 Some(free) if list.try_reserve(1).is_ok() => list.push((token, free)),
-                // No memory for the note that it is deferred: it stays out of use for ever, which
-                // is safe, and is counted.
+                // There is no memory to record it: it stays out of use for ever, which is safe, and
+                // is counted.
                 Some(_) => {
                     self.lost.fetch_add(1, Ordering::Relaxed);
                 }
@@ -334,7 +336,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// If there are more tables than `above`, looks whether some are empty, and takes those out.
+    /// If there are more tables than `above`, looks for empty ones, and takes them out.
     #[cold]
     pub(super) fn sweep(&self, cpu: usize, above: usize) {
         let tables = self.table.pages();
@@ -348,18 +350,18 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Takes out all tables that are empty, and waits until their pages are free: for who finds no
-    /// room for another.
+    /// Takes out all tables that are empty, and waits until their pages are free: for a caller that
+    /// finds no memory for another table.
     #[cold]
     pub(super) fn take_out_empty(&self) {
         for _ in 0..=self.table.pages() / SWEEP {
             self.sweep(self.near_cpu(), 0);
         }
-        // What it can't get back in this way stays deferred.
+        // What this flush can't get back stays deferred.
         let _ = self.flush();
     }
 
-    /// Tables were taken out: their pages are deferred until walk caches have forgotten them.
+    /// Tables were taken out: their pages are deferred until the walk caches are invalidated.
     #[cold]
     pub(super) fn defer_tables(&self, cpu: usize, detached: &mut Detachments) {
         while let Some(table) = detached.pop() {
@@ -376,7 +378,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Is it time to look for empty tables?
+    /// Whether it is time to look for empty tables.
     #[inline]
     pub(super) fn is_sweep_due(cell: &mut Cell, pages: u64) -> bool {
         cell.unswept += pages;
@@ -387,7 +389,7 @@ impl<H: Host> Domain<H> {
         due
     }
 
-    /// What was done so far on all CPUs together. Those that are busy just now are left out.
+    /// The counts of all CPUs together. A cell that is taken at the moment is left out.
     pub fn counts(&self) -> Counts {
         let mut all = Counts::default();
         for cpu in 0..self.cells.cpus() {
@@ -397,7 +399,7 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// What is deferred just now: how many things, and how many pages are held back.
+    /// What is deferred at the moment: how many things, and how many pages are held back.
     pub fn deferred(&self) -> (usize, u64) {
         let mut all = (0, 0);
         for cpu in 0..self.cells.cpus() {
@@ -412,22 +414,22 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// Has the units forget all of the domain, and waits until they have: no device reaches any
-    /// more what was unmapped before the call, whoever has unmapped it. What is deferred stays
-    /// deferred, and no CPU is disturbed; [`flush`](Self::flush) gives it back as well.
+    /// Invalidates all of the domain, and waits until the units have executed it: no device then
+    /// reaches what was unmapped before the call, by any CPU. What is deferred stays deferred, and
+    /// no CPU is interrupted; [`flush`](Self::flush) gives it back as well.
     ///
     /// # Errors
     /// See [`QueueError`].
     pub fn invalidate_all(&self) -> Result<(), QueueError> {
-        let _ = self.take_due(); // it becomes a part of this
+        let _ = self.take_due(); // This invalidation covers what is due.
         self.wait(self.engine.flush_all())
     }
 
-    /// Has the units told of all that is deferred, waits until it is complete, and gives it back.
-    /// Every CPU that has deferred something is entered for that, before and after.
-    /// What a CPU has deferred that is in its part just now (or that this has interrupted
-    /// there) is left to that CPU and to [`poll`](Self::poll); what was reported as
-    /// [not complete](super::UnmapError::NotComplete) is not among that.
+    /// Submits the invalidation of all that is deferred, waits until it is complete, and gives it
+    /// back. For that it enters the cell of every CPU that has deferred something, before and after
+    /// the wait. If a CPU is in its cell just then (or was interrupted there by this call), what it
+    /// has deferred is left to that CPU and to [`poll`](Self::poll). Unmappings that were reported
+    /// as [not complete](super::UnmapError::NotComplete) are always included.
     ///
     /// # Errors
     /// See [`QueueError`]: something is still deferred.
@@ -441,10 +443,10 @@ impl<H: Host> Domain<H> {
         for cpu in self.stirred() {
             let mut batches = (None, 0);
             self.settle_and(cpu, false, |cell| batches = cell.queue.batches());
-            // Some of it was sealed before, and is not complete. Batches are waited for one by one:
-            // an interrupt may have noted one of them with another CPU's number, and
-            // then the last one says nothing of it. Those that come meanwhile are not
-            // waited for.
+            // Some of it was sealed before, and is not complete. The batches are waited for one by
+            // one: an interrupt may have noted one of them with another CPU's number, and then the
+            // last token says nothing about it. Batches that are sealed meanwhile are not waited
+            // for.
             let (mut first, mut left) = batches;
             while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
                 self.wait(token)?;
@@ -453,7 +455,7 @@ impl<H: Host> Domain<H> {
                 left = rest;
             }
         }
-        // What is quarantined meanwhile was not deferred when this began.
+        // What is quarantined meanwhile was not deferred when this call began.
         let (mut first, mut left) = self.incomplete()?;
         while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
             self.engine.wait(token, &mut || self.host.relax())?;
@@ -482,13 +484,13 @@ impl<H: Host> Domain<H> {
         Err(QueueError::GaveUp)
     }
 
-    /// Releases the pages of all that is mapped, which the table alone remembers, and no device
-    /// reaches any more. Nobody maps or unmaps.
+    /// Releases the pages of all that is still mapped, which only the table records, and which no
+    /// device reaches any more. No other call maps or unmaps.
     fn release_mapped(&self) {
         if !self.config.holds {
             return;
         }
-        // There is nobody else who could have taken it.
+        // No other walker exists that could have taken the slot.
         let Some(mut walker) = self.table.walker(0) else { return };
         self.table.for_each_leaf(&mut |first, pages| {
             // What lies in the window was never held.
@@ -500,9 +502,9 @@ impl<H: Host> Domain<H> {
         });
     }
 
-    /// Ends the domain: makes everybody forget everything, gives back what is deferred, and frees
-    /// the page table. What is still mapped is unmapped: its addresses go with the allocator,
-    /// and its pages are released as often as they were held.
+    /// Ends the domain: invalidates all that units and devices have cached of it, gives back what
+    /// is deferred, and frees the page table. What is still mapped is unmapped: its addresses go
+    /// with the allocator, and its pages are released as often as they were held.
     ///
     /// Dropping a domain instead leaks its page table, which devices may walk.
     ///
@@ -521,7 +523,8 @@ impl<H: Host> Domain<H> {
         }
         self.release_mapped();
         let Self { table, addresses, .. } = self;
-        // SAFETY: no entry leads to it, and what had been cached of it is forgotten.
+        // SAFETY: no device's entry leads to it, and the invalidation of all that was cached of it
+        // is complete.
         unsafe { table.free() };
         Ok(addresses)
     }

@@ -1,13 +1,12 @@
-//! Addresses first, memory bit by bit, one invalidation.
+//! Addresses first, memory piece by piece, one invalidation.
 //!
-//! Mapping page by page costs an address for each, and an invalidation for each when it is
-//! unmapped. Who knows how much there will be takes all the addresses at once
-//! ([`Domain::reserve`]), links memory as it comes, and takes everything away with one
-//! invalidation. (Linux has had this shape since 6.16.)
+//! Mapping page by page costs an address for each page, and an invalidation for each when it is
+//! unmapped. A driver that knows the total length takes all the addresses at once
+//! ([`Domain::reserve`]), links memory as it arrives, and unmaps everything with one invalidation.
+//! (Linux has had this interface since 6.16.)
 //!
-//! What is linked is unmapped all at once, by whoever has the [`Reservation`]: its entries have
-//! neither begin nor end of a mapping (`table/unit.rs`), so that [`Domain::unmap`] takes no part of
-//! it.
+//! Only the [`Reservation`] unmaps what is linked, and all at once. The entries carry no marks of a
+//! mapping's begin and end (`table/unit.rs`), so [`Domain::unmap`] refuses every part of it.
 
 use core::fmt;
 
@@ -15,30 +14,31 @@ use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::table::Part;
 
-/// Addresses that are one user's, with or without memory behind them.
+/// Addresses that one user has, with or without memory behind them.
 ///
-/// Given back by [`Domain::release`]; forgetting it leaks the addresses, and leaves what is linked
-/// mapped.
+/// [`Domain::release`] gives them back; forgetting it leaks the addresses, and leaves what is
+/// linked mapped.
 #[must_use = "addresses that are not released are lost"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Reservation {
     range: IovaRange,
     /// Bits of a byte address within a page.
     granule: u32,
-    /// The domain whose they are.
+    /// The domain that the addresses belong to.
     domain: u64,
     /// Pages with memory behind them, from the first on.
     linked: u64,
-    /// Up to where units know of them that remember what was not mapped.
+    /// The pages for which units that cache absent entries have been invalidated, from the first
+    /// on.
     told: u64,
-    /// What was behind them is unmapped, and not forgotten by everybody.
+    /// The memory behind them is unmapped, and its invalidation is not complete.
     stale: bool,
-    /// Some of them were found to be somebody else's.
+    /// Some of the addresses are mapped by another user.
     taken: bool,
 }
 
 impl Reservation {
-    /// Where it begins, for the device.
+    /// The address at which it begins for the device.
     #[must_use]
     pub const fn addr(&self) -> DmaAddr {
         DmaAddr(self.range.first() << self.granule)
@@ -64,8 +64,8 @@ impl fmt::Display for Reservation {
 }
 
 impl<H: Host> Domain<H> {
-    /// Addresses for so many pages, with nothing behind them yet: of their own, also in a domain
-    /// with a window.
+    /// Takes addresses for this many pages, with no memory behind them yet; also in a domain with a
+    /// window these are addresses of their own.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -85,18 +85,18 @@ impl<H: Host> Domain<H> {
         })
     }
 
-    /// Are these addresses the domain's own?
+    /// Whether these addresses are the domain's own.
     fn has_reserved(&self, reservation: &Reservation) -> bool {
         reservation.domain == self.engine.id()
     }
 
-    /// Puts `pages` pages of memory behind the next addresses; says by which address the device
-    /// reaches them. It may when [`sync`](Self::sync) has returned.
+    /// Puts `pages` pages of memory behind the next addresses; returns the address by which the
+    /// device reaches them. The device may use it after [`sync`](Self::sync) has returned.
     ///
     /// # Errors
-    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left,
-    /// [`MapError::Unaligned`] if `phys` is not the start of a page, [`MapError::NotReserved`]
-    /// if the addresses are another domain's. Nothing more is linked then.
+    /// See [`MapError`]; [`MapError::Overflow`] if fewer addresses are left,
+    /// [`MapError::Unaligned`] if `phys` is not the start of a page, [`MapError::NotReserved`] if
+    /// the addresses are another domain's. Nothing more is linked then.
     pub fn link(
         &self,
         reservation: &mut Reservation,
@@ -131,12 +131,12 @@ impl<H: Host> Domain<H> {
         Ok(DmaAddr(first << Self::SHIFT))
     }
 
-    /// The device may use what was linked. This costs something only where a unit remembers what
-    /// was not mapped.
+    /// Makes what was linked usable for the device. This costs something only where a unit caches
+    /// absent entries.
     ///
     /// # Errors
-    /// [`MapError::NotTold`]; try again. [`MapError::NotReserved`] if the addresses are another
-    /// domain's: nothing has changed, ask that one.
+    /// [`MapError::NotTold`]: try again. [`MapError::NotReserved`] if the addresses are another
+    /// domain's: nothing has changed, call that domain.
     pub fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
         if !self.has_reserved(reservation) {
             return Err(MapError::NotReserved);
@@ -150,8 +150,8 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Takes away all that was linked, with one invalidation, and keeps the addresses. Other memory
-    /// may be linked there next, so this waits whatever the domain's policy is.
+    /// Unmaps all that was linked, with one invalidation, and keeps the addresses. Other memory may
+    /// be linked there next, so this waits whatever the domain's policy is.
     ///
     /// # Errors
     /// See [`UnmapError`]; [`UnmapError::NotMapped`] if the addresses are another domain's. After
@@ -172,12 +172,13 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Gives the addresses back, and takes away what is linked, with one invalidation under the
+    /// Gives the addresses back, and unmaps what is linked, with one invalidation under the
     /// domain's policy.
     ///
     /// # Errors
-    /// See [`UnmapError`], and the reservation if it is still there. After
-    /// [`UnmapError::NotComplete`] it is not: it goes back when that is complete.
+    /// See [`UnmapError`], and the reservation if it still exists. After
+    /// [`UnmapError::NotComplete`] it does not: the domain gives its addresses back when the
+    /// invalidation is complete.
     pub fn release(
         &self,
         reservation: Reservation,

@@ -1,19 +1,20 @@
 //! Unmapping: clear the entries, take a token, defer what may not be reused yet.
 //!
-//! How a page goes (strict-ish, a page of a buffer that a device has written to):
-//! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its epoch slot and its queue.
-//! 2. The entries are looked at, for the memory that they lead to, and cleared.
-//! 3. Range and pages are put into the queue. If there is no room they are the caller's, who has
-//!    the range invalidated and waits.
-//! 4. If there is enough in the queue that nobody was told of,
-//!    [`Engine::note_all`](crate::invalidate::Engine::note_all) takes all these ranges, and gives a
-//!    token that is complete when all units and devices have forgotten them.
-//! 5. The cell is left. A batch that was sealed is submitted; what has become complete is given
-//!    back.
+//! The steps for one page (strict-ish, a page of a buffer that a device has written to):
+//! 1. [`Domain::unmap`] enters a cell of the CPU, so that no other caller uses its epoch slot and
+//!    its queue.
+//! 2. It reads the entries to find the memory that they lead to, and clears them.
+//! 3. It puts range and pages into the queue. If there is no room, the caller has the range
+//!    invalidated and waits.
+//! 4. If the queue holds enough that is not sealed,
+//!    [`Engine::note_all`](crate::invalidate::Engine::note_all) takes all these ranges, and returns
+//!    a token that is complete when all units and devices have invalidated them.
+//! 5. It leaves the cell. Then it submits a batch that was sealed, and gives back what has become
+//!    complete.
 //!
-//! A domain that holds pages has to know which memory it unmaps. Where it lies in more than
-//! [`RUNS`] pieces, it is done in as many steps as it takes; that all of it is mapped is made sure
-//! of before the first.
+//! A domain that holds pages has to know which memory it unmaps. If the memory lies in more than
+//! [`RUNS`] pieces, it is unmapped in as many steps as that takes; before the first step the call
+//! checks that all of it is mapped.
 
 use super::flush_queue::{DeferredFree, Frames, Page};
 use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
@@ -41,7 +42,7 @@ impl Runs {
         &self.frames[..self.len]
     }
 
-    /// Finds out which memory the first pages of a range lead to: as many pages as there is room
+    /// Collects the memory that the first pages of a range lead to: as many pages as there is room
     /// for, and whole leaves.
     fn collect<F: Format, M: TableMemory>(
         &mut self,
@@ -80,36 +81,36 @@ impl Runs {
     }
 }
 
-/// What a step leaves to be done when its cell was left.
+/// Work that a step leaves for after its cell.
 pub(super) struct Left {
     slot: usize,
-    /// Nothing was queued: who unmaps waits for this.
+    /// Nothing was queued: the caller waits for this token.
     wait: Option<Token>,
-    /// What the CPU has deferred was sealed: this is to be submitted.
+    /// What the CPU has deferred was sealed: this token is to be submitted.
     flush: Option<Token>,
-    /// Look at what is complete.
+    /// Give back what is complete.
     settle: bool,
     /// Look for empty tables.
     sweep: bool,
 }
 
 impl<H: Host> Domain<H> {
-    /// [`unmap`](Self::unmap) for who keeps addresses as numbers: `bytes` bytes from `at` on, which
-    /// is what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has mapped, no page less and
-    /// none more.
+    /// [`unmap`](Self::unmap) for a caller that keeps addresses as numbers: `bytes` bytes from `at`
+    /// on, which must be exactly what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has
+    /// mapped.
     ///
-    /// What is not so is refused where the table shows it. Two things it can't tell: within the
-    /// first and the last page addresses are as good as each other; and pages whose
-    /// addresses follow from the memory's (and superpages where they are mapped so) are each a
-    /// mapping of their own, which only knows how often it is used.
+    /// A range that is not one mapping is refused where the table shows it. The table can't show
+    /// two things. Within the first and the last page it does not distinguish addresses. And pages
+    /// whose addresses follow from the memory's (and superpages where they are mapped so) are each
+    /// a mapping of their own, which only counts how often it is used.
     ///
     /// # Safety
-    /// Nobody else unmaps the same mapping, or a part of it, at the same time. An identity address
-    /// is unmapped as often as it was mapped, and no more.
+    /// No other caller unmaps the same mapping, or a part of it, at the same time. An identity
+    /// address is unmapped as often as it was mapped, and no more.
     ///
     /// # Errors
-    /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it
-    /// says otherwise.
+    /// See [`UnmapError`]; nothing has changed, and nothing was invalidated, unless it says
+    /// otherwise.
     #[inline]
     pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<Reach, UnmapError> {
         // SAFETY: as the caller promises.
@@ -135,8 +136,8 @@ impl<H: Host> Domain<H> {
         unsafe { self.unmap_bytes(policy, at, bytes) }
     }
 
-    /// A domain's policy is a floor: nothing weaker is done to what is mapped there. (In the window
-    /// nothing is done at all.)
+    /// A domain's policy is a floor: a call with a weaker policy is refused. (In the window
+    /// unmapping does nothing at all.)
     #[inline]
     pub(super) fn allows(&self, policy: Policy, at: DmaAddr) -> Result<(), UnmapError> {
         let weaker = policy.is_weaker_than(self.config.policy);
@@ -174,7 +175,7 @@ impl<H: Host> Domain<H> {
         unmapped.map(|()| Reach::Ended)
     }
 
-    /// May it be deferred under this policy?
+    /// Whether the unmapping may be deferred under this policy.
     #[inline]
     pub(super) const fn may_defer(&self, policy: Policy) -> bool {
         match policy {
@@ -184,7 +185,7 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// One page: the way of most packets.
+    /// Unmaps one page: the path of most packets.
     #[inline]
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let mut frame = None;
@@ -203,8 +204,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Many pages. `gives`: the addresses that go back to the allocator. `whole`: they are to be
-    /// one mapping; otherwise it is known what they are.
+    /// Unmaps many pages. `gives`: the addresses that go back to the allocator. `whole`: the range
+    /// must be one mapping; otherwise the caller has checked it.
     pub(super) fn unmap_pages(
         &self,
         range: IovaRange,
@@ -224,14 +225,14 @@ impl<H: Host> Domain<H> {
                 if self.config.holds {
                     pages = match runs.collect(&mut walker, rest) {
                         Ok(pages) => pages,
-                        // Something is not mapped; perhaps there is more to be said.
+                        // A page is not mapped; the check of the rest may find a more exact error.
                         Err(error) => {
                             walker.check_mapped(rest, whole)?;
                             return Err(error);
                         }
                     };
                     if pages < rest.pages() && first == range.first() {
-                        // There will be another step: make sure now that it can't fail.
+                        // Another step follows: check now that it can't fail.
                         walker.check_mapped(rest, whole)?;
                     }
                 }
@@ -251,9 +252,9 @@ impl<H: Host> Domain<H> {
             });
             let left = match entered.unwrap_or(Err(UnmapError::Busy)) {
                 Ok(left) => left,
-                // A step was done: the others follow, whoever is in the cells.
+                // A step was done: the others must follow, even if all cells are taken now.
                 Err(UnmapError::Busy) if first != range.first() => continue,
-                // Only the first step fails: nothing was unmapped.
+                // Only the first step fails, and then nothing was unmapped.
                 Err(error) => return Err(error),
             };
             self.defer_tables(left.slot, &mut detached);
@@ -264,19 +265,19 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// The epoch slot of a cell that was entered.
+    /// The walker of a cell that was entered.
     #[inline]
     pub(super) fn walker(
         &self,
         slot: usize,
     ) -> Result<Walker<'_, H::Format, H::Tables>, UnmapError> {
-        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's
-        // otherwise.
+        // SAFETY: a cell is one CPU's at a time, and only the holder of a cell uses the epoch slot
+        // of its number.
         unsafe { self.table.walker_at(slot) }.ok_or(UnmapError::Busy)
     }
 
-    /// Entries of a range were cleared, in this cell: takes a token, and queues what is given back
-    /// when it is complete, if the policy allows it and there is room.
+    /// Defers a range whose entries were cleared in this cell: queues what is given back when the
+    /// invalidation is complete, if the policy allows it and there is room.
     #[inline]
     pub(super) fn defer_in(
         &self,
@@ -296,10 +297,10 @@ impl<H: Host> Domain<H> {
         if !defers {
             return self.forget_now(slot, cell, (range, leaf_only), may_defer, sweep);
         }
-        // The first covers the range for all: they are sealed together.
+        // The first item covers the range for all of them: they are sealed together.
         let first =
             DeferredFree::Mapping { cleared: range, gives, frames: frames.first().copied() };
-        // There is room: it was looked at above.
+        // There is room: the check is above.
         let _ = cell.queue.push(first);
         for frames in frames.iter().skip(1) {
             if frames.pages == 1 {
@@ -317,7 +318,7 @@ impl<H: Host> Domain<H> {
     /// Queues something whose entries are cleared already, under the domain's policy.
     ///
     /// # Errors
-    /// It, if the policy does not allow that, or there is no room.
+    /// The argument, if the policy does not allow that, or there is no room.
     #[cold]
     pub(super) fn defer_free(&self, free: DeferredFree) -> Result<(), DeferredFree> {
         if !self.may_defer(self.config.policy) {
@@ -332,13 +333,13 @@ impl<H: Host> Domain<H> {
             Left { slot, wait: None, flush, settle, sweep: false }
         });
         if let Ok(left) = entered {
-            // Nothing is waited for, so that nothing fails.
+            // No token is waited for, so this can't fail.
             let _ = self.leave(&left, range, None, &[]);
         }
         free.map_or(Ok(()), Err)
     }
 
-    /// The same for one page. `None`: nothing is left to be done.
+    /// The same for one page. `None`: there is nothing left to do.
     #[inline]
     pub(super) fn defer_page(
         &self,
@@ -381,7 +382,8 @@ impl<H: Host> Domain<H> {
         Some(Left { slot, wait: None, flush, settle, sweep })
     }
 
-    /// Something was queued: is it to be told, is it time to look what is complete?
+    /// After something was queued: seals the queue if it is due or the timer has asked. Returns the
+    /// token to submit, and whether to give back what is complete.
     #[inline]
     fn look_after(&self, slot: usize, cell: &mut Cell) -> (Option<Token>, bool) {
         let mut flush = None;
@@ -401,13 +403,15 @@ impl<H: Host> Domain<H> {
         (flush, since == 0 && cell.queue.last().is_some())
     }
 
-    /// The timer has asked, and this CPU flushes itself what it has deferred: seals it, for the
-    /// timer's next call to submit. What was sealed before, and may not be submitted, is.
+    /// Handles a request of the timer: this CPU seals what it has deferred, and the timer's next
+    /// call submits it. Returns the token of the last batch that was sealed before, which may not
+    /// be submitted yet.
     #[cold]
     fn answer(&self, slot: usize, cell: &mut Cell, round: u64) -> Option<Token> {
         let before = cell.queue.last();
-        // The ranges of the first, and the whole domain if there are others: a batch for each of
-        // 64 CPUs is dearer to the units than what comes back.
+        // The first CPU of a round notes its ranges; if there are others, the whole domain is
+        // invalidated. A batch for each of 64 CPUs would cost the units more than the extra IOTLB
+        // misses.
         let sealed = if self.rounds.is_first() {
             self.seal(slot, cell)
         } else {
@@ -422,7 +426,7 @@ impl<H: Host> Domain<H> {
         before
     }
 
-    /// It can't be queued: who unmaps waits.
+    /// The unmapping can't be queued: notes its range under a token that the caller waits for.
     #[cold]
     fn forget_now(
         &self,
@@ -435,7 +439,7 @@ impl<H: Host> Domain<H> {
         cell.counts.waits += 1;
         cell.counts.forced_waits += u64::from(may_defer);
         let token = self.engine.invalidate(slot, range, leaf_only);
-        // Room is made for the next.
+        // Make room for the next unmapping.
         let flush = if may_defer { self.seal(slot, cell) } else { None };
         Left { slot, wait: Some(token), flush, settle: may_defer, sweep }
     }
@@ -453,7 +457,7 @@ impl<H: Host> Domain<H> {
         self.leave(left, range, gives.then_some(range), frames.as_slice())
     }
 
-    /// Does what is left to be done, with no cell entered (I3 of [`super`]).
+    /// Does the work that a step has left, with no cell entered (I3 of [`super`]).
     #[inline]
     pub(super) fn leave(
         &self,
@@ -487,7 +491,7 @@ impl<H: Host> Domain<H> {
         self.wait_for_all(token, frees).map_err(UnmapError::NotComplete)
     }
 
-    /// The same, with what the units say.
+    /// The same, with the units' error.
     pub(super) fn wait_for_all(
         &self,
         token: Token,
@@ -504,14 +508,14 @@ impl<H: Host> Domain<H> {
     }
 }
 
-/// What is given back: pieces of memory, and with the last of them the addresses.
+/// The items to give back: pieces of memory, and with the last of them the addresses.
 #[inline]
 fn frees(
     cleared: IovaRange,
     gives: Option<IovaRange>,
     frames: &[Frames],
 ) -> impl Iterator<Item = DeferredFree> + '_ {
-    // Without memory to release it is one thing all the same.
+    // Without memory to release it is still one item.
     let count = frames.len().max(1);
     (0..count).map(move |n| {
         let gives = gives.filter(|_| n + 1 == count);

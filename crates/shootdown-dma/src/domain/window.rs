@@ -1,8 +1,8 @@
-//! All of memory, one to one: for devices that are trusted as much as the kernel.
+//! The window: all of memory, one to one, for devices that are trusted as much as the kernel.
 //!
-//! The window is mapped once, with the largest pages that the format has, and stays. What is mapped
-//! under [`Policy::Bypass`](super::Policy::Bypass) is an address in it, and no protection at all:
-//! the device reaches all of it, always.
+//! The window is mapped once, with the largest pages that the format has, and stays mapped. A
+//! mapping under [`Policy::Bypass`](super::Policy::Bypass) is an address in it, and gives no
+//! protection: the device reaches all of the window all the time.
 
 use core::fmt;
 
@@ -40,12 +40,12 @@ impl fmt::Display for WindowError {
 
 impl core::error::Error for WindowError {}
 
-/// In place of its first page: somebody is about to map it. No window has that page.
+/// The value of `window` while a call maps it. No window begins at that page.
 pub(super) const OPENING: u64 = u64::MAX;
 
 impl<H: Host> Domain<H> {
-    /// Maps the first `pages` pages of memory, to be read and written, for good. Returns where they
-    /// begin for the devices.
+    /// Maps the first `pages` pages of memory for reading and writing, for the domain's life.
+    /// Returns the device address at which they begin.
     ///
     /// # Errors
     /// See [`WindowError`].
@@ -53,7 +53,7 @@ impl<H: Host> Domain<H> {
         if !self.config.trusted {
             return Err(WindowError::NotTrusted);
         }
-        // One at a time.
+        // One call at a time opens it.
         let begun = self.window.compare_exchange(0, OPENING, Ordering::Acquire, Ordering::Relaxed);
         if begun.is_err() {
             return Err(WindowError::Exists);
@@ -61,13 +61,15 @@ impl<H: Host> Domain<H> {
         let opened = self.map_window(pages);
         let first = opened.as_ref().map_or(0, |range| range.first());
         self.window_pages.store(pages, Ordering::Relaxed);
-        // ORDERING: Release, with the Acquire of who finds it: it is mapped, and its size is known.
+        // ORDERING: Release, with the Acquire of a reader of `window`: the reader finds it mapped,
+        // and knows its size. Without it a reader may use the address with an old size or before
+        // its entries exist.
         self.window.store(first, Ordering::Release);
         opened.map(|range| DmaAddr(range.first() << Self::SHIFT))
     }
 
-    /// Maps it at addresses of the allocator. No page of it is held: it is not the domain's to say
-    /// who uses it.
+    /// Maps it at addresses of the allocator. The domain holds no page of it, since it does not
+    /// know who uses them.
     fn map_window(&self, pages: u64) -> Result<IovaRange, WindowError> {
         let aligned = |want: Want| want.below(self.limit()).aligned(self.largest_leaf());
         let want = Want::pages(pages).map(aligned);
@@ -82,7 +84,8 @@ impl<H: Host> Domain<H> {
             Ok(()) => return Ok(range),
             Err(failed) => failed,
         };
-        // The addresses are somebody else's when what a device may have seen of them is forgotten.
+        // The addresses go back when the invalidation of entries that a device may have used is
+        // complete.
         let gives = self.unused(error, range).map(Self::addresses_of);
         let Some(seen) = seen else {
             gives.into_iter().for_each(|addresses| self.give_back_one(addresses));
@@ -93,8 +96,7 @@ impl<H: Host> Domain<H> {
         Err(WindowError::Map(forgotten.map_or_else(MapError::NotComplete, |()| error)))
     }
 
-    /// Units that remember what was not mapped are told of the window; if that fails it is
-    /// unmapped.
+    /// Invalidates the window in units that cache absent entries; unmaps it if that fails.
     fn tell_of_window(&self, range: IovaRange) -> Result<(), (MapError, Option<IovaRange>)> {
         if !self.config.caches_absence {
             return Ok(());
@@ -109,7 +111,7 @@ impl<H: Host> Domain<H> {
                 None => spin_loop(),
             }
         };
-        // Mapped by us, just now.
+        // This call has mapped it.
         let _ = walker.unmap_part(range, &mut detached);
         drop(walker);
         self.defer_tables(cpu, &mut detached);
@@ -140,7 +142,8 @@ impl<H: Host> Domain<H> {
         Ok(DmaAddr((window << Self::SHIFT) + segment.phys.0))
     }
 
-    /// If these pages are in the window: there is nothing to unmap, or they are partly outside.
+    /// The result of [`unmap`](Self::unmap) for pages in the window: there is nothing to unmap, or
+    /// they lie partly outside. `None`: none of them is in it.
     #[inline]
     pub(super) fn unmap_in_window(&self, first: u64, pages: u64) -> Option<Result<(), UnmapError>> {
         let window = self.window.load(Ordering::Acquire);

@@ -1,9 +1,9 @@
-//! What AMD-Vi is told: commands of its buffer, as pure functions.
+//! The commands of AMD-Vi's buffer, as pure functions.
 //!
 //! A command is 128 bits, the opcode in the highest four of the low word (AMD I/O Virtualization
 //! Technology specification, 2.4). Sizes are in the address: of the page number the lowest `order -
-//! 1` bits are ones and the next is zero, and bit 0 (S) says so. *Leaf only* is PDE = 0: what is
-//! cached of directories stays.
+//! 1` bits are ones and the next is zero, and bit 0 (S) marks this form. *Leaf only* is PDE = 0:
+//! cached directory entries stay.
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 
@@ -13,10 +13,10 @@ use super::cover::{Block, cover};
 /// 128 bits: the low word, and the high.
 pub type Entry = [u64; 2];
 
-/// What matters here of the unit.
+/// The facts about the unit on which commands depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Can it be told to forget everything (`EFR.IASup`, bit 6)?
+    /// Whether it has the command for everything (`EFR.IASup`, bit 6).
     pub forgets_all: bool,
 }
 
@@ -44,7 +44,7 @@ const INVALIDATE_ALL: u64 = opcode(8);
 /// All pages, in the form of a size.
 const EVERYWHERE: Block = Block { first: 0, order: 52 };
 
-/// A block of a domain.
+/// Invalidates a block of a domain.
 #[must_use]
 pub const fn pages(domain: DomainId, block: Block, leaf_only: bool) -> Entry {
     let (address, sized) = block.sized_address();
@@ -52,26 +52,27 @@ pub const fn pages(domain: DomainId, block: Block, leaf_only: bool) -> Entry {
     [INVALIDATE_IOMMU_PAGES | (domain.0 as u64) << 32, address | directories << 1 | sized as u64]
 }
 
-/// All translations of a domain, and what is cached of its directories.
+/// Invalidates all translations of a domain, and its cached directory entries.
 #[must_use]
 pub const fn domain(domain: DomainId) -> Entry {
     pages(domain, EVERYWHERE, false)
 }
 
-/// Everything: translations of all domains, device table entries, interrupt remapping (where
-/// [`Facts`] say so; a unit that can't takes it for an illegal command).
+/// Invalidates everything: translations of all domains, device table entries, interrupt remapping
+/// (where [`Facts`] say so; a unit without it reports an illegal command).
 #[must_use]
 pub const fn all() -> Entry {
     [INVALIDATE_ALL, 0]
 }
 
-/// What is cached of a device table entry.
+/// Invalidates the cached device table entry of a device.
 #[must_use]
 pub const fn device_entry(device: DeviceId) -> Entry {
     [INVALIDATE_DEVTAB_ENTRY | device.0 as u64 & 0xffff, 0]
 }
 
-/// A block in the cache of a device, or all of it. One at a time is on its way to the device.
+/// Invalidates a block in the cache of a device, or all of it. At most one is under way to the
+/// device.
 #[must_use]
 pub const fn device_pages(device: DeviceId, block: Option<Block>) -> Entry {
     let id = device.0 as u64 & 0xffff;
@@ -80,12 +81,12 @@ pub const fn device_pages(device: DeviceId, block: Option<Block>) -> Entry {
         None => EVERYWHERE,
     };
     let (address, sized) = block.sized_address();
-    // The most that are pending, and the queue they belong to: that of the device itself.
+    // The most that may be pending, and the queue they belong to: that of the device itself.
     [INVALIDATE_IOTLB_PAGES | id | 1 << 24 | id << 32, address | sized as u64]
 }
 
-/// Stores `data` at `address` (a multiple of 8) when all before it is complete. `fence`: nothing
-/// after it begins before.
+/// Stores `data` at `address` (a multiple of 8) when all commands before it are complete. `fence`:
+/// no later command begins before.
 #[must_use]
 pub const fn completion_wait(store: Option<(PhysAddr, u64)>, fence: bool) -> Entry {
     let flags = COMPLETION_WAIT | (fence as u64) << 2;

@@ -1,14 +1,15 @@
-//! Devices come and go.
+//! Devices that join and leave a domain.
 //!
-//! A device that comes is listed before its configuration entry becomes valid (M1 of `members.rs`),
-//! and, if it has a cache of its own, finds a unit that has forgotten the domain
-//! ([`welcome`](Engine::welcome)); when it is valid the unit is told, which may have cached that it
-//! was not ([`announce`](Engine::announce)). A device that leaves is forgotten after the entry was
-//! cleared, in two steps (I11): first what is cached of the entry, since whoever finds that goes on
-//! asking, and then what was found through it. Only when both are complete is it taken off the
-//! list. One that is gone already ([`evict`](Engine::evict)) is not asked any more, and the unit is
-//! told all the same: who is plugged in next at its place would be served by what is cached of its
-//! entry.
+//! A device that joins is listed before its configuration entry becomes valid (M1 of `members.rs`).
+//! If it has a cache of its own, its unit first invalidates the domain
+//! ([`welcome`](Engine::welcome)). When the entry is valid, the unit invalidates it
+//! ([`announce`](Engine::announce)), since it may have cached that the entry was not valid. A
+//! device leaves after its entry was cleared, in two steps (I11): first the cached entry is
+//! invalidated, since a device whose entry is cached goes on translating, and then the translations
+//! that were found through it. Only when both are complete is the device taken off the list. For a
+//! device that is gone already ([`evict`](Engine::evict)), its own cache is left out, and the unit
+//! is invalidated all the same: otherwise the next device that is plugged in there would be served
+//! from the cached entry.
 
 use crate::addr::DeviceId;
 
@@ -17,8 +18,8 @@ use super::{Engine, QueueError, Ticket, Unit};
 
 impl<U: Unit> Engine<U> {
     /// Lists a device behind the unit of this number; `caches`: it has a cache of translations
-    /// (ATC) that is turned on. To be called before the device's configuration entry is made
-    /// valid, and [`welcome`](Self::welcome) after it.
+    /// (ATC) that is turned on. Call it before the device's configuration entry is made valid, and
+    /// [`welcome`](Self::welcome) after it.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -33,11 +34,11 @@ impl<U: Unit> Engine<U> {
         Ok(Attachment { engine: self.id(), unit, device, caching })
     }
 
-    /// A device's configuration entry has become valid: makes a unit forget that it was not, and
-    /// waits until it has. To be called before the device is used. An SMMU may have cached an
-    /// entry that is not valid (Arm IHI 0070, 3.21.3), AMD-Vi wants to be told of every change
-    /// of an entry, and VT-d has cached it in caching mode, under domain id 0. Elsewhere it is
-    /// superfluous, and costs one command.
+    /// A device's configuration entry has become valid: invalidates the unit's cached entry that
+    /// was not valid, and waits. Call it before the device is used. An SMMU may have cached an
+    /// entry that is not valid (Arm IHI 0070, 3.21.3), AMD-Vi requires the command after every
+    /// change of an entry, and VT-d has cached the absence in caching mode, under domain id 0. For
+    /// other units it is superfluous, and costs one command.
     ///
     /// # Errors
     /// See [`QueueError`]. The unit may not serve the device yet; try again.
@@ -51,13 +52,13 @@ impl<U: Unit> Engine<U> {
         self.tell_and_wait(member, || member.tell_arrived(attachment), relax)
     }
 
-    /// A device with a cache of its own was listed: makes its unit forget what it has of the
-    /// domain, and waits until it has. To be called before the device's configuration entry is
-    /// made valid; costs nothing for other devices.
+    /// A device with a cache of its own was listed: invalidates what its unit has cached of the
+    /// domain, and waits. Call it before the device's configuration entry is made valid; for other
+    /// devices it costs nothing.
     ///
-    /// Without it a flush that has read the list before the device was on it, and whose commands
-    /// are on their way, would clear the unit's cache and not the device's, which may have
-    /// asked in between and got what the flush was for (M3 of `members.rs`).
+    /// Without it, consider a flush that has read the list before the device was on it, and whose
+    /// commands are still in the queue. They invalidate the unit's cache and not the device's, and
+    /// the device may have filled its cache from the unit's before that (M3 of `members.rs`).
     ///
     /// # Errors
     /// See [`QueueError`]. The device is listed, and must not be served; try again, or
@@ -117,13 +118,13 @@ impl<U: Unit> Engine<U> {
         self.members[attachment.unit].detach(attachment.caching);
     }
 
-    /// Makes everybody forget a device whose configuration entry was cleared, waits until that is
-    /// complete, and gives the attachment back. `relax` is a turn of the waiting; it returns
-    /// false to give up.
+    /// Invalidates what unit and device have cached for a device whose configuration entry was
+    /// cleared, waits until that is complete, and consumes the attachment. `relax` is a turn of the
+    /// waiting; it returns false to give up.
     ///
     /// # Errors
     /// See [`QueueError`], and the attachment: the device is still listed.
-    /// [`QueueError::DeviceTimeout`]: it does not answer; reset it, and call
+    /// [`QueueError::DeviceTimeout`]: the device does not acknowledge; reset it, and call
     /// [`evict`](Self::evict). [`QueueError::NotListed`]: the attachment is another domain's;
     /// nothing has changed.
     pub fn detach(
@@ -136,13 +137,13 @@ impl<U: Unit> Engine<U> {
     }
 
     /// Takes a device out that was reset or removed, and whose configuration entry was cleared: it
-    /// has no cache any more. What it has not answered does not hold others up from now on,
-    /// whatever is returned. Waits until the unit has forgotten its entry, and what was found
-    /// through it.
+    /// has no cache any more. From now on its missing acknowledgements hold up no other
+    /// invalidation, whatever this returns. Waits until the unit has invalidated its entry, and
+    /// what was found through it.
     ///
     /// # Errors
-    /// See [`QueueError`], and the attachment: the unit may still know the device, so that nothing
-    /// may be plugged in at its place until this was tried again and has succeeded.
+    /// See [`QueueError`], and the attachment: the unit may still have the device's entry, so
+    /// nothing may be plugged in at its place until this was tried again and has succeeded.
     pub fn evict(
         &self,
         attachment: Attachment,
@@ -167,8 +168,8 @@ impl<U: Unit> Engine<U> {
             Ok(member) => member,
             Err(error) => return Err((error, attachment)),
         };
-        // [I11] What leads to the tables is forgotten before anybody is told to forget what was
-        // found there: a device whose entry is cached goes on asking.
+        // [I11] The cached entry is invalidated before the translations that were found through it:
+        // a device whose entry is cached goes on translating.
         let mut phase = phases.next();
         let mut ticket = None;
         while let Some(what) = phase {
@@ -185,7 +186,7 @@ impl<U: Unit> Engine<U> {
             if let Err(error) = step {
                 self.put_down(error);
             }
-            // Asked after the ticket: it may be complete without the device.
+            // Asked after the ticket, which may be complete without the device.
             let answers = attachment.caching.is_none() || member.answers(attachment.device);
             match step {
                 Err(error) if error.is_final() => return Err((error, attachment)),
@@ -199,8 +200,8 @@ impl<U: Unit> Engine<U> {
         Ok(())
     }
 
-    /// A device of the domain that does not answer, if there is one: nothing becomes complete until
-    /// it is [evicted](Self::evict).
+    /// A device of the domain that does not acknowledge, if there is one: nothing becomes complete
+    /// until it is [evicted](Self::evict).
     #[must_use]
     pub fn silent(&self) -> Option<DeviceId> {
         self.members.iter().find_map(Member::silent)

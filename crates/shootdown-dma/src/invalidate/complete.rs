@@ -1,5 +1,4 @@
-//! What of a domain is complete, and what became of the rest: who asks, who waits, and who is told
-//! what units complain of.
+//! Completion: asking for it, waiting for it, and reporting the units' errors.
 
 use crate::sync::spin_loop;
 
@@ -9,13 +8,13 @@ use super::members::{Asks, Patience};
 use super::{Engine, QueueError, Token, Unit};
 
 impl<U: Unit> Engine<U> {
-    /// Tries again what units had no room for, and moves completions on. To be called now and then:
-    /// from a timer, when an IOMMU has interrupted, when nothing else is to do. Never waits.
+    /// Tries again to submit what units had no room for, and moves completions on. Call it now and
+    /// then: from a timer, when an IOMMU has interrupted, when the CPU is idle. Never waits.
     ///
     /// # Errors
-    /// What a unit has told anybody who asked for this domain since the last call: each kind of
-    /// error once, however often it was told (if there are several kinds, one now and the
-    /// others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All lanes were
+    /// The errors that units have returned to any call for this domain since the last `poll`: each
+    /// kind of error once, however often it was returned (if there are several kinds, one now and
+    /// the others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All lanes were
     /// served nevertheless.
     pub fn poll(&self) -> Result<(), QueueError> {
         let mut lasting = Ok(());
@@ -32,20 +31,21 @@ impl<U: Unit> Engine<U> {
         self.unheard.take().map_or(lasting, Err)
     }
 
-    /// Submits what could not be, or was not yet: with a unit that takes nothing any more there is
-    /// nothing under way that would tell of it.
+    /// Submits again what could not be submitted before. A unit that takes no commands has nothing
+    /// under way whose completion would cause a retry.
     fn tell_again(&self, index: usize) -> Result<(), QueueError> {
         self.try_flush(index, true)
     }
 
-    /// An error that was told to somebody who goes on: the next [`poll`](Self::poll) tells it.
+    /// Records an error that a call got and did not return: the next [`poll`](Self::poll) returns
+    /// it.
     pub(super) fn put_down(&self, error: QueueError) {
         self.unheard.put(error);
     }
 
-    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called
-    /// from interrupts. What a unit complains of meanwhile, the next [`poll`](Self::poll)
-    /// tells.
+    /// Whether all caches have invalidated what the token covers. Never waits, never allocates; may
+    /// be called from interrupts. The next [`poll`](Self::poll) returns errors of units that it
+    /// finds.
     #[must_use]
     pub fn is_complete(&self, token: Token) -> bool {
         let Some(lane) = self.lane_of(token) else { return token == Token::DONE };
@@ -58,15 +58,15 @@ impl<U: Unit> Engine<U> {
         lane.done() >= token.batch
     }
 
-    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile;
-    /// not to be called with interrupts off. `relax` is a turn of the waiting; it returns false
-    /// to give up.
+    /// Waits until the token is complete, and submits its batch if need be. Holds no lock
+    /// meanwhile; must not be called with interrupts off. `relax` is a turn of the waiting; it
+    /// returns false to give up.
     ///
     /// # Errors
     /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not
-    /// answer, and [`QueueError::GaveUp`]; [`QueueError::NotListed`] if it is another engine's
-    /// token. It is not complete then, and what it covers may not be reused. Other errors go by;
-    /// the next [`poll`](Self::poll) tells them.
+    /// acknowledge, and [`QueueError::GaveUp`]; [`QueueError::NotListed`] if it is another engine's
+    /// token. The token is not complete then, and what it covers may not be reused. Other errors do
+    /// not end the wait; the next [`poll`](Self::poll) returns them.
     pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
         let Some(lane) = self.lane_of(token) else {
             return if token == Token::DONE { Ok(()) } else { Err(QueueError::NotListed) };
@@ -78,7 +78,8 @@ impl<U: Unit> Engine<U> {
             if lane.closed() < token.batch && lane.has_room(self.in_flight(index)) {
                 told = self.tell_again(index);
             }
-            // The lane's batch may be part of one of the whole lane that there was no room for.
+            // The lane's batch may be part of a batch of the whole lane for which there was no
+            // room.
             let whole = &self.lanes[self.whole()];
             if whole.is_wanted() && whole.has_room(WHOLE_IN_FLIGHT) {
                 told = told.and(self.tell_again(self.whole()));
@@ -88,7 +89,7 @@ impl<U: Unit> Engine<U> {
                 self.put_down(error);
             }
             match moved.and(told) {
-                // Whatever is wrong is wrong with what came later.
+                // The batch is complete; any error concerns a later one.
                 _ if lane.done() >= token.batch => break,
                 Err(error) if error.is_final() => return Err(error),
                 _ if self.members.iter().any(|m| m.silent().is_some()) => {

@@ -1,4 +1,5 @@
-//! Aligned power-of-two blocks around a range: the only sizes that most IOMMUs can be told.
+//! Aligned power-of-two blocks around a range: the only sizes that the commands of most IOMMUs
+//! have.
 //!
 //! One block around a range can be far too large: two pages on both sides of a high boundary need a
 //! block as large as the boundary. Two blocks never are: cut at the highest boundary inside, each
@@ -8,7 +9,7 @@
 
 use crate::addr::IovaRange;
 
-/// 2^`order` pages, aligned to that.
+/// A block of 2^`order` pages, aligned to its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Block {
     /// The first page, a multiple of the size.
@@ -25,7 +26,7 @@ impl Block {
     }
 
     fn spanning(first: u64, last: u64) -> Self {
-        // The highest bit in which first and last differ lies inside the block, all above it
+        // The highest bit in which first and last differ lies inside the block, all bits above it
         // outside.
         let order = u64::BITS - (first ^ last).leading_zeros();
         Self { first: first & !Self::mask(order), order }
@@ -44,29 +45,29 @@ impl Block {
         self.first | Self::mask(self.order)
     }
 
-    /// Does it have more than twice the pages of `range`?
+    /// Whether it has more than twice the pages of `range`.
     #[must_use]
     pub const fn is_over_twice(self, range: IovaRange) -> bool {
         // In 128 bits, since 2^64 pages are one too many for 64.
         (1u128 << self.order) > 2 * range.pages() as u128
     }
 
-    /// Where it begins (in bytes, of pages of 4 KiB), and how large it is, in one word: as VT-d,
-    /// AMD-Vi and PCIe say it (ATS: *untranslated address* and *S*). Of the page number the
-    /// lowest `order - 1` bits are ones and the next is zero; the flag says that this is so. A
+    /// Where it begins (in bytes, of pages of 4 KiB), and how large it is, in one word, in the
+    /// format of VT-d, AMD-Vi and PCIe (ATS: *untranslated address* and *S*). Of the page number
+    /// the lowest `order - 1` bits are ones and the next is zero; the flag says that this is so. A
     /// single page has no flag.
     #[must_use]
     pub const fn sized_address(self) -> (u64, bool) {
         match self.order {
             0 => (self.first << 12, false),
-            // All 52 bits of page number there are: every bit but the highest is one.
+            // All 52 bits of page number that exist: every bit but the highest is one.
             52.. => (0x7fff_ffff_ffff_f000, true),
             order => ((self.first | Self::mask(order - 1)) << 12, true),
         }
     }
 }
 
-/// Blocks that hold all of a range, one or two.
+/// The blocks that hold all of a range, one or two.
 #[derive(Clone, Debug)]
 pub struct Cover {
     blocks: [Block; 2],
@@ -126,7 +127,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// All ranges of eight bits, at the bottom and where numbers are as large as they get.
+    /// All ranges of eight bits, at the bottom and at the top of the numbers.
     fn ranges() -> impl Iterator<Item = IovaRange> {
         let small = (1..256u64).flat_map(|first| (1..256).map(move |pages| (first, pages)));
         small

@@ -1,10 +1,10 @@
-//! A domain's invalidations: collected per CPU, told to every unit, known to be complete.
+//! A domain's invalidations: collected per CPU, submitted to every unit, tracked until complete.
 //!
 //! # How to use it
-//! Clear the entry; [`note`](Engine::note) what was cleared, and keep the [`Token`] with what may
+//! Clear the entry. [`note`](Engine::note) what was cleared, and keep the [`Token`] with what may
 //! not be reused: address range, data page, table page. [`flush`](Engine::flush) when enough has
-//! come together or enough time has passed. Reuse when the token [is
-//! complete](Engine::is_complete). Who can't go on before that [waits](Engine::wait).
+//! been noted or enough time has passed. Reuse when the token [is complete](Engine::is_complete). A
+//! caller that can't go on before that [waits](Engine::wait).
 //!
 //! ```
 //! use shootdown_dma::invalidate::{Engine, Promotion, model::Model};
@@ -35,24 +35,25 @@
 //!
 //! # The protocol
 //! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has
-//! one more lane, the **whole**, whose batches are invalidations of the whole domain (or of
-//! everything, where that is cheaper: `promotion.rs`). It serves timers
-//! ([`flush_all`](Engine::flush_all): what is pending in other lanes becomes part of the batch,
-//! each lane completes when it does), and whoever finds all lanes locked: noting there takes no
-//! lock, only the number of the next batch to be *started*.
+//! one more lane, the **whole** lane, whose batches are invalidations of the whole domain (or of
+//! everything, where that is cheaper: `promotion.rs`). Timers use it
+//! ([`flush_all`](Engine::flush_all)): what is pending in other lanes becomes part of its batch,
+//! and each lane completes when the batch does. A caller that finds all lanes locked uses it too:
+//! noting there takes no lock, only the number of the next batch to be *started*.
 //!
 //! # Why a token covers what was cleared (I4)
-//! In a lane: the batch is still open when the token is taken, and is closed under the same lock.
-//! In the whole lane there is no lock, but a pair of fences:
+//! In a lane, the batch is still open when the token is taken, and is closed under the same lock.
+//! The whole lane has no lock for noting, but a pair of fences:
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | E1 entry cleared, fence, `started` read | SeqCst fence | E2 | who reads that batch n has not started has cleared the entry before the fence of batch n, hence before any of its commands |
-//! | E2 `started` raised to n, fence (that of M2), commands submitted | SeqCst fence | E1 | |
+//! | E1 entry cleared, fence, `started` read | SeqCst fence | E2 | a CPU that reads that batch n has not started has cleared the entry before the fence of batch n, hence before any of its commands |
+//! | E2 `started` raised to n, fence (that of M2), commands submitted | SeqCst fence | E1 | as E1; without the two fences a unit could execute the commands of batch n before the entry is cleared, and walk to it again |
 //!
-//! Flushes are counted when they start and again when they are complete; a token is the first that
-//! has not started, so that what has completed it has begun after it. Reading *completed* or
-//! *submitted* instead would count a flush that began before the entry was cleared.
+//! The whole lane counts flushes when they start, and again when they are complete. A token names
+//! the first flush that has not started, so the flush that completes it has begun after the token
+//! was taken. Reading *completed* or *submitted* instead would count a flush that began before the
+//! entry was cleared.
 
 use alloc::vec::Vec;
 
@@ -68,27 +69,27 @@ use super::promotion::Promotion;
 use super::unheard::Unheard;
 use super::{QueueError, Unit};
 
-/// Batches of the whole domain under way, beyond which who joins them waits: one that the units do,
-/// and the next. All who come meanwhile are in the one after that.
+/// Batches of the whole domain under way, beyond which a caller that joins them waits: the one that
+/// the units execute, and the next. All callers that come meanwhile share the one after that.
 pub(super) const WHOLE_IN_FLIGHT: usize = 2;
 
 /// Lanes that a note tries before it takes the whole domain.
 const TRIES: usize = 4;
 
-/// What was noted before it was taken is forgotten when it is complete. Tokens of one CPU number
-/// mostly grow; compare them only by asking the engine that gave them. Another one knows nothing of
-/// it: there it is never complete.
+/// The proof of an invalidation: when it is complete, all caches have invalidated what was noted
+/// before it was taken. Tokens of one CPU number mostly grow; to compare them, ask the engine that
+/// returned them. Another engine never takes it as complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "what was unmapped may be reused only when its token is complete"]
 pub struct Token {
-    /// Of the engine that has given it.
+    /// The engine that has returned it.
     pub(super) engine: u64,
     pub(super) lane: u32,
     pub(super) batch: u64,
 }
 
 impl Token {
-    /// A token that every engine takes for complete.
+    /// A token that every engine takes as complete.
     pub const DONE: Self = Self { engine: 0, lane: 0, batch: 0 };
 }
 
@@ -96,7 +97,7 @@ impl Token {
 #[derive(Debug)]
 pub struct Engine<U> {
     pub(super) members: Fixed<Member<U>>,
-    /// One for each CPU number, and behind them the whole.
+    /// One for each CPU number, and behind them the whole lane.
     pub(super) lanes: Fixed<Lane>,
     /// The newest batch of the whole lane that has started.
     started: AtomicU64,
@@ -106,8 +107,8 @@ pub struct Engine<U> {
 }
 
 impl<U: Unit> Engine<U> {
-    /// An engine for a domain that may have devices behind these units, and is known to each by
-    /// this id, with a lane for each of `cpus` CPUs (at least one).
+    /// Makes an engine for a domain that may have devices behind these units, with the domain's id
+    /// at each unit, and with a lane for each of `cpus` CPUs (at least one).
     ///
     /// # Errors
     /// [`NoMemory`]. The units are dropped then.
@@ -128,7 +129,7 @@ impl<U: Unit> Engine<U> {
         Ok(Self { members, lanes, started, promotion, unheard, serial: serial::next() })
     }
 
-    /// Something that no other engine has, nor one that is gone.
+    /// A number that no other engine has, and that none had before.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.serial
@@ -143,7 +144,7 @@ impl<U: Unit> Engine<U> {
         self.lanes.len() - 1
     }
 
-    /// Batches that a lane may have under way when somebody waits for one more.
+    /// Batches that a lane may have under way when a waiter submits one more.
     pub(super) fn in_flight(&self, index: usize) -> usize {
         if index == self.whole() { WHOLE_IN_FLIGHT } else { IN_FLIGHT }
     }
@@ -152,8 +153,8 @@ impl<U: Unit> Engine<U> {
     /// going away. Never waits, never allocates; may be called from interrupts.
     ///
     /// The token covers everything that this CPU cleared in `range` before, and becomes complete
-    /// after a [`flush`](Self::flush) for the same CPU number, [`flush_all`](Self::flush_all)
-    /// or [`wait`](Self::wait).
+    /// after a [`flush`](Self::flush) for the same CPU number, [`flush_all`](Self::flush_all) or
+    /// [`wait`](Self::wait).
     pub fn note(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
         self.put(cpu, false, |lane| lane.pending.push(range, leaf_only))
     }
@@ -174,19 +175,19 @@ impl<U: Unit> Engine<U> {
         })
     }
 
-    /// Notes that any entries of the domain were cleared, tables among them: the IOMMU forgets the
-    /// domain (or everything, where that is cheaper), and devices forget all. For buffers that
-    /// were mapped once, and for domains that go away.
+    /// Notes that any entries of the domain were cleared, tables among them: the IOMMU invalidates
+    /// the domain (or everything, where that is cheaper), and devices invalidate all. For buffers
+    /// that were mapped once, and for domains that go away.
     pub fn note_everything(&self, cpu: usize) -> Token {
         self.put(cpu, false, |lane| lane.pending.push_everything())
     }
 
-    /// [`note`](Self::note), and submits the batch at once: for who is going to wait.
+    /// [`note`](Self::note), and submits the batch at once: for a caller that is going to wait.
     ///
-    /// Where so much is before it in a unit's queue that waiting for that is dearer than coming
-    /// back to everything, it becomes part of the next batch of the whole domain, and with it
-    /// all who come until that batch starts. So it is as long as such a batch is under way:
-    /// what it covers has to come back anyway.
+    /// If so many commands are ahead in a unit's queue that waiting for them costs more than
+    /// refilling all caches of the domain, the range becomes part of the next batch of the whole
+    /// domain, together with all calls until that batch starts. The same is done as long as such a
+    /// batch is under way: the caches have to be refilled anyway.
     pub fn invalidate(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
         let joins = !self.lanes[self.whole()].is_idle()
             || self.members.iter().any(|member| member.is_behind(&self.promotion));
@@ -198,7 +199,7 @@ impl<U: Unit> Engine<U> {
 
     fn put(&self, cpu: usize, submit: bool, push: impl Fn(&Lane)) -> Token {
         let cpus = self.whole();
-        // Reduced first: nobody's own number may be the largest there is.
+        // Reduced first, so that the sum does not wrap: a number may be the largest there is.
         let first = cpu % cpus;
         for index in (0..cpus.min(TRIES)).map(|i| (first + i) % cpus) {
             let lane = &self.lanes[index];
@@ -218,34 +219,36 @@ impl<U: Unit> Engine<U> {
         self.note_whole()
     }
 
-    /// All lanes are taken: the whole domain, without a lock.
+    /// All lanes are taken: notes the whole domain, without a lock.
     fn note_whole(&self) -> Token {
         let token = self.whole_token();
         self.flush_lane(self.whole(), true);
         token
     }
 
-    /// The same for who is going to wait: if there is much under way, with those who come until
-    /// some of it is complete.
+    /// The same for a caller that is going to wait: if enough is under way, its batch is shared
+    /// with all calls until some of that is complete.
     fn join_whole(&self) -> Token {
         let token = self.whole_token();
         let lane = &self.lanes[self.whole()];
         if lane.has_room(WHOLE_IN_FLIGHT) {
             self.flush_lane(self.whole(), true);
         } else {
-            lane.request(); // for whoever waits first, or `poll`
+            lane.request(); // submitted by the first waiter, or by `poll`
         }
         token
     }
 
     fn whole_token(&self) -> Token {
+        // Without the fence `started` may be read before the entry is cleared, and the batch that the
+        // token names may begin before that.
         fence(Ordering::SeqCst); // [E1]
         let started = self.started.load(Ordering::Relaxed);
         let batch = started + 1;
         Token { engine: self.serial, lane: self.whole() as u32, batch }
     }
 
-    /// The open batch of a lane.
+    /// A token of the open batch of a lane.
     fn token(&self, index: usize) -> Token {
         let closed = self.lanes[index].closed();
         // [I5] A batch that is submitted may have been executed before the entry was cleared.
@@ -258,7 +261,8 @@ impl<U: Unit> Engine<U> {
         self.flush_lane(cpu % self.whole(), false);
     }
 
-    /// Submits the token's batch, if it is not: [`flush`](Self::flush) for whoever has a token.
+    /// Submits the token's batch, if it is not submitted: [`flush`](Self::flush) for the holder of
+    /// a token.
     pub fn submit(&self, token: Token) {
         let pending = self.lane_of(token).is_some_and(|lane| lane.closed() < token.batch);
         if pending {
@@ -266,16 +270,15 @@ impl<U: Unit> Engine<U> {
         }
     }
 
-    /// Submits an invalidation of the whole domain, which whatever is pending becomes part of. The
-    /// token covers everything that was cleared before the call. Never waits, as
-    /// [`flush`](Self::flush).
+    /// Submits an invalidation of the whole domain, which includes whatever is pending. The token
+    /// covers everything that was cleared before the call. Never waits, as [`flush`](Self::flush).
     pub fn flush_all(&self) -> Token {
         self.note_whole()
     }
 
     /// A token that covers all that was cleared before the call, and is complete after the next
-    /// [`flush_all`](Self::flush_all). For who comes by many CPUs and tells the units of all
-    /// that they defer at once: nothing is noted, and no lane entered.
+    /// [`flush_all`](Self::flush_all). For a caller that collects what many CPUs defer and submits
+    /// all of it at once: it notes nothing, and enters no lane.
     pub fn token_of_all(&self) -> Token {
         self.whole_token()
     }
@@ -285,7 +288,7 @@ impl<U: Unit> Engine<U> {
         Some(token.lane as usize).filter(|lane| *lane < self.whole())
     }
 
-    /// Is the token's batch submitted? If not, it is complete only after a flush.
+    /// Whether the token's batch is submitted. If not, it is complete only after a flush.
     #[must_use]
     pub fn is_submitted(&self, token: Token) -> bool {
         self.lane_of(token).map_or(token == Token::DONE, |lane| lane.closed() >= token.batch)
@@ -296,16 +299,16 @@ impl<U: Unit> Engine<U> {
         (token.engine == self.serial).then(|| &self.lanes[token.lane as usize])
     }
 
-    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a
-    /// token of it. What is wrong, if it lasts, `poll` or whoever waits is told when it is
-    /// tried again.
+    /// Submits the lane's open batch; `force`: even if nothing is pending, since a token of it
+    /// exists. An error that lasts comes up again when `poll` or a waiter tries the batch again.
     fn flush_lane(&self, index: usize, force: bool) {
         if let Err(error) = self.try_flush(index, force) {
             self.put_down(error);
         }
     }
 
-    /// The same, and says if it was not submitted; not if somebody else is at it.
+    /// The same, and returns the error if it was not submitted. If another CPU holds the lock, that
+    /// CPU submits it, and the result is `Ok`.
     pub(super) fn try_flush(&self, index: usize, force: bool) -> Result<(), QueueError> {
         if self.lanes[index].try_lock_or_request() { self.flush_held(index, force) } else { Ok(()) }
     }
@@ -321,7 +324,7 @@ impl<U: Unit> Engine<U> {
                 self.submit_lane(lane, force)
             };
             if submitted.is_err() {
-                lane.request(); // for `poll`
+                lane.request(); // submitted by `poll`
             }
             if !lane.unlock() || submitted.is_err() || !lane.try_lock_or_request() {
                 return submitted;
@@ -330,7 +333,8 @@ impl<U: Unit> Engine<U> {
         }
     }
 
-    /// With the lane's lock. Not all units were told if it fails; the batch stays open.
+    /// Called with the lane's lock. If it fails, not all units have the commands, and the batch
+    /// stays open.
     fn submit_lane(&self, lane: &Lane, force: bool) -> Result<(), QueueError> {
         if lane.pending.is_empty() && !force {
             return Ok(());
@@ -346,8 +350,8 @@ impl<U: Unit> Engine<U> {
         Ok(())
     }
 
-    /// With the whole lane's lock. Not all units were told if it fails; the batch has started and
-    /// is not closed.
+    /// Called with the whole lane's lock. If it fails, not all units have the commands; the batch
+    /// has started and is not closed.
     fn submit_whole(&self) -> Result<(), QueueError> {
         let lane = &self.lanes[self.whole()];
         let slot = lane.open_slot().ok_or(QueueError::Full)?;
@@ -361,7 +365,7 @@ impl<U: Unit> Engine<U> {
         self.tell(&slot, None)?;
         lane.close();
         if again {
-            // Who came between the attempts has a token of the next batch.
+            // A token that was taken between the attempts is of the next batch.
             lane.request();
         }
         Ok(())
@@ -384,12 +388,15 @@ impl<U: Unit> Engine<U> {
         }
     }
 
-    /// Tells all units of the domain.
+    /// Submits commands to all units of the domain.
     fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Result<(), QueueError> {
+        // Without the fence a unit may execute the commands before an entry is cleared that they are
+        // to cover, and a device that is being listed may be missed.
         fence(Ordering::SeqCst); // [M2] [E2]
         slot.clear();
         for (unit, member) in self.members.iter().enumerate() {
-            // If it fails, units that were told already are told again: too much is harmless.
+            // After a failure the next attempt submits to units again that have the commands: that
+            // is harmless.
             if let Some(ticket) = member.tell(spans, &self.promotion)? {
                 slot.set(unit, ticket.0);
             }

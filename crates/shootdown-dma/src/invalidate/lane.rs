@@ -5,12 +5,13 @@
 //! goes into it. Submitting it to all units of the domain closes it, and its tickets are kept in
 //! one of [`IN_FLIGHT`] slots until all of them are complete; then `done` moves up, one batch after
 //! the other. A batch that a unit had no room for stays open, and grows instead: the further behind
-//! a unit is, the more a command of it covers.
+//! a unit is, the more each of its commands covers.
 //!
-//! The lock is only ever tried. Who does not get it (another CPU with the same number, or an
-//! interrupt on top of the holder) notes in another lane; who wants the batch *submitted* leaves
-//! the request in the lock word, and the holder, which leaves the lock by a read-modify-write of
-//! the same word, sees it. Nobody spins, so nobody can be waited for in vain.
+//! The lock is only ever tried. A caller that does not get it (another CPU with the same number, or
+//! an interrupt on top of the holder) notes in another lane. A caller that wants the batch
+//! *submitted* leaves a request in the lock word. The holder leaves the lock by a read-modify-write
+//! of the same word, so it sees the request. No caller spins, so a holder that is interrupted
+//! delays no one.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -21,7 +22,7 @@
 //! | L4 batch closed | Release | L5 | its tickets are in their slot |
 //! | L5 closed read | Acquire | L4 | |
 //! | L6 done moved up, by compare-and-swap | AcqRel | L7 | what was submitted had taken effect |
-//! | L7 done read | Acquire | L6 | who sees it may reuse; and the slot may be filled again |
+//! | L7 done read | Acquire | L6 | a CPU that reads it may reuse what the batch covers; and the slot may be filled again |
 //!
 //! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was
 //! filled again meanwhile; but that happens after `done` moved on (L7), and then the
@@ -32,8 +33,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::pending::Pending;
 
-/// Batches of a lane that may be under way at a time. A unit completes them in microseconds; who is
-/// further behind grows the open batch.
+/// Batches of a lane that may be under way at a time. A unit completes them in microseconds; when
+/// it is further behind, the open batch grows.
 #[cfg(not(loom))]
 pub(super) const IN_FLIGHT: usize = 8;
 #[cfg(loom)]
@@ -42,7 +43,7 @@ pub(super) const IN_FLIGHT: usize = 2;
 const LOCKED: u32 = 1;
 const WANTED: u32 = 2;
 
-/// See the module. On cache lines of its own.
+/// A lane; see the [module](self). On cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Lane {
@@ -69,13 +70,13 @@ impl Lane {
         })
     }
 
-    /// Takes the lock, if nobody has it.
+    /// Takes the lock, if it is free.
     pub fn try_lock(&self) -> bool {
         let before = self.state.fetch_or(LOCKED, Ordering::Acquire); // [L1]
         before & LOCKED == 0
     }
 
-    /// Takes the lock, or leaves the request to whoever has it.
+    /// Takes the lock, or leaves a request to its holder.
     pub fn try_lock_or_request(&self) -> bool {
         while !self.try_lock() {
             // [L3]
@@ -86,7 +87,7 @@ impl Lane {
         true
     }
 
-    /// Leaves the lock, and says if somebody wants the open batch submitted.
+    /// Leaves the lock, and returns whether a request to submit the open batch was left.
     #[must_use]
     pub fn unlock(&self) -> bool {
         self.state.fetch_and(!LOCKED, Ordering::Release) & WANTED != 0 // [L2]
@@ -97,14 +98,14 @@ impl Lane {
         self.state.fetch_or(WANTED, Ordering::Release); // [L3]
     }
 
-    /// With the lock: takes the request, if there is one, upon oneself.
+    /// Called with the lock: takes over the request, if there is one.
     pub fn take_request(&self) -> bool {
-        // ORDERING: Acquire is the other side of L3. A request that the guess misses is found when
-        // the lock is left.
+        // ORDERING: Acquire pairs with L3. A request that `is_wanted` misses is found when the lock
+        // is left.
         self.is_wanted() && self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
     }
 
-    /// Is there a request?
+    /// Whether there is a request. A hint.
     pub fn is_wanted(&self) -> bool {
         self.state.load(Ordering::Relaxed) & WANTED != 0
     }
@@ -114,24 +115,24 @@ impl Lane {
         self.closed.load(Ordering::Acquire) // [L5]
     }
 
-    /// All batches up to this are complete.
+    /// All batches up to this one are complete.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Acquire) // [L7]
     }
 
-    /// Are fewer batches than this under way? Without the lock a guess.
+    /// Whether fewer batches than this are under way. Without the lock it is a hint.
     pub fn has_room(&self, in_flight: usize) -> bool {
-        // In this order: what is done was closed before.
+        // In this order: a batch that is done was closed before.
         let done = self.done();
         self.closed() - done < in_flight as u64
     }
 
-    /// Is no batch under way? A guess.
+    /// Whether no batch is under way. A hint.
     pub fn is_idle(&self) -> bool {
         self.has_room(1)
     }
 
-    /// With the lock: the slot of the open batch, if one is free.
+    /// Called with the lock: the slot of the open batch, if one is free.
     pub fn open_slot(&self) -> Option<Slot<'_>> {
         self.has_room(IN_FLIGHT).then(|| self.slot(self.closed() + 1))
     }
@@ -142,16 +143,17 @@ impl Lane {
         Slot(&self.tickets[at..at + self.width])
     }
 
-    /// With the lock: the open batch is submitted, its tickets are in its slot.
+    /// Called with the lock: closes the open batch, which is submitted and has its tickets in its
+    /// slot.
     pub fn close(&self) {
         let batch = self.closed.load(Ordering::Relaxed) + 1;
         self.pending.clear();
         self.closed.store(batch, Ordering::Release); // [L4]
     }
 
-    /// This batch is complete, and all before it were.
+    /// Marks this batch as complete; all before it were.
     pub fn finish(&self, batch: u64) {
-        // A failure means that somebody else was first.
+        // It fails if another CPU was first.
         let _ = self.done.compare_exchange(
             batch - 1,
             batch,
@@ -165,28 +167,28 @@ impl Lane {
 pub(super) struct Slot<'a>(&'a [AtomicU64]);
 
 impl Slot<'_> {
-    /// Nothing to wait for.
+    /// Clears it: no unit has to complete anything.
     pub fn clear(&self) {
         self.0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Complete with this batch of the domain's own lane.
+    /// Makes it complete together with this batch of the domain's own lane.
     pub fn follow(&self, whole: u64) {
         self.clear();
         self.0[0].store(whole, Ordering::Relaxed);
     }
 
-    /// Which batch of the domain's own lane it is part of; 0: none.
+    /// The batch of the domain's own lane that it is part of; 0: none.
     pub fn followed(&self) -> u64 {
         self.0[0].load(Ordering::Relaxed)
     }
 
-    /// The unit's ticket.
+    /// Stores the unit's ticket.
     pub fn set(&self, unit: usize, ticket: u64) {
         self.0[1 + unit].store(ticket, Ordering::Relaxed);
     }
 
-    /// The unit's ticket; 0: it was not told.
+    /// The unit's ticket; 0: no command was submitted to it.
     pub fn get(&self, unit: usize) -> u64 {
         self.0[1 + unit].load(Ordering::Relaxed)
     }

@@ -1,16 +1,15 @@
-//! Who has to be told: the units of a domain, and the devices behind them that have caches of their
-//! own.
+//! The members of a domain: its units, and the devices behind them that have caches of their own.
 //!
-//! Units are named when the engine is made; one is told as long as a device of the domain is behind
-//! it. Devices come and go while others flush:
+//! The units are fixed when the engine is made; commands go to a unit as long as a device of the
+//! domain is behind it. Devices come and go while other CPUs flush:
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | M1 device listed, then fence, then its entry made valid | SeqCst fence | M2 | a flush that does not see the device clears entries before the device can walk to them |
-//! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1, M3 | |
-//! | M3 device with a cache listed, fence (M1), then the domain invalidated and that completed, then its entry made valid | | M2 | a flush that does not see the device may have its commands still to be taken: the device does not walk, it is given what the unit has |
+//! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1, M3 | without it a flush may read the list first and miss a device that still walks to the old entries |
+//! | M3 device with a cache listed, fence (M1), then the domain invalidated and that completed, then its entry made valid | | M2 | the commands of a flush that does not see the device may still be in the queue; such a device does not walk the tables but gets what the unit has cached |
 //!
-//! M1 and M3 are the attacher's: [`attach`](super::Engine::attach) and
+//! The code that attaches a device does M1 and M3: [`attach`](super::Engine::attach) and
 //! [`welcome`](super::Engine::welcome) have returned before the configuration entry becomes valid.
 
 use core::cell::Cell;
@@ -32,31 +31,32 @@ pub(super) const CACHING: usize = 1;
 
 const LISTED: u64 = 1 << 32;
 
-/// Who wants to know how far a unit is.
+/// How a caller asks a unit for its progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks<'a> {
-    /// Somebody who goes on if it is not far enough.
+    /// Once: the caller goes on if the ticket is not complete.
     Once,
-    /// Somebody who waits.
+    /// In a loop: the caller waits.
     Again(&'a Patience),
 }
 
-/// How long to wait, and how long somebody has waited for a unit that makes no progress.
+/// How long to wait before asking again, and for how many turns a unit has made no progress.
 ///
-/// All who wait read the same word, which the unit writes for each of them in turn: if all did so
-/// all the time, it would be busy fetching that word back. So who has many before him asks seldom.
+/// All waiting CPUs read the same word, which the unit writes. If all of them read it all the time,
+/// the unit would spend its time fetching that line back. So a CPU with many commands ahead of its
+/// own asks seldom.
 #[derive(Default, Debug)]
 pub(super) struct Patience {
-    /// Answers that were the same, in a row.
+    /// How often in a row the unit's progress was the same.
     turns: Cell<u32>,
-    /// How far the unit was.
+    /// The unit's progress at the last look.
     last: Cell<u64>,
-    /// How much is before us.
+    /// How many commands are ahead of ours.
     ahead: Cell<u64>,
 }
 
 /// Turns of waiting for each ticket ahead: less than a command takes (hundreds of nanoseconds).
-/// None for the last few: who is next shall not be late.
+/// None for the last few, so that the next in line is not late.
 const TURNS_EACH: u64 = if cfg!(loom) { 0 } else { 2 };
 const LAST_FEW: u64 = 8;
 
@@ -81,8 +81,8 @@ pub enum AttachError {
     NoSuchUnit,
     /// The domain has 32 devices with caches behind this unit.
     Full,
-    /// The unit has not forgotten what it has of the domain, which the device's cache would be
-    /// filled with.
+    /// The unit may still have cached translations of the domain, from which the device would fill
+    /// its cache.
     NotClean(QueueError),
 }
 
@@ -98,23 +98,23 @@ impl fmt::Display for AttachError {
 
 impl core::error::Error for AttachError {}
 
-/// A device's place in a domain. Given back by [`detach`](super::Engine::detach).
+/// A device's place in a domain. [`detach`](super::Engine::detach) consumes it.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a device without its attachment can't be detached"]
 pub struct Attachment {
-    /// Of the engine that has given it.
+    /// The engine that has returned it.
     pub(super) engine: u64,
     pub(super) unit: usize,
     pub(super) device: DeviceId,
     pub(super) caching: Option<usize>,
 }
 
-/// What is forgotten of a device that leaves, one after the other.
+/// What is invalidated when a device leaves, one step after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Departure {
-    /// The way to the tables.
+    /// The cached configuration, which leads to the tables.
     Config,
-    /// What was found there.
+    /// The translations that were found through it.
     Translations,
 }
 
@@ -140,10 +140,12 @@ impl<U: Unit> Member<U> {
         })
     }
 
-    /// Lists a device; returns its slot among those with caches. The caller fences (M1).
+    /// Lists a device; returns its slot among those with caches. It has a fence (M1).
     pub fn attach(&self, device: DeviceId, caches: bool) -> Result<Option<usize>, AttachError> {
         let slot = if caches { Some(self.take_slot(device)?) } else { None };
         self.devices.fetch_add(1, Ordering::Relaxed);
+        // Without the fence a flush may miss the device, and the device may read an entry before it is
+        // cleared.
         fence(Ordering::SeqCst); // [M1]
         Ok(slot)
     }
@@ -162,7 +164,7 @@ impl<U: Unit> Member<U> {
         self.devices.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A device has no cache any more. The unit goes on being told.
+    /// Records that a device has no cache any more. Commands still go to the unit.
     pub fn unlist(&self, slot: Option<usize>) {
         if let Some(slot) = slot {
             self.caching[slot].store(0, Ordering::Relaxed);
@@ -174,8 +176,8 @@ impl<U: Unit> Member<U> {
         words.filter(|word| word & LISTED != 0).map(|word| DeviceId(word as u32))
     }
 
-    /// Tells the unit, and the devices behind it. `None`: there is nobody behind it. After the
-    /// fence of M2.
+    /// Submits commands to the unit, and to the devices behind it. `None`: no device is behind it.
+    /// Called after the fence of M2.
     pub fn tell(
         &self,
         spans: Option<&[Span]>,
@@ -208,7 +210,7 @@ impl<U: Unit> Member<U> {
                 }
             }
         }
-        // [I6] After the unit's own.
+        // [I6] The devices' caches after the unit's own.
         for device in self.caching() {
             match spans {
                 Some(spans) if spans.len() <= promotion.device_ranges as usize => {
@@ -222,7 +224,7 @@ impl<U: Unit> Member<U> {
         batch.submit().map(Some)
     }
 
-    /// Is so much before a command that forgetting the domain is cheaper than waiting?
+    /// Whether so many commands are ahead that invalidating the domain is cheaper than waiting.
     pub fn is_behind(&self, promotion: &Promotion) -> bool {
         self.devices.load(Ordering::Relaxed) != 0 && promotion.is_long(self.unit.ahead())
     }
@@ -235,18 +237,18 @@ impl<U: Unit> Member<U> {
         }
     }
 
-    /// Makes the unit forget all that it has of the domain.
+    /// Invalidates all that the unit has cached of the domain.
     pub fn tell_domain(&self) -> Result<Ticket, QueueError> {
         self.unit.submit(&[Command::Domain(self.domain)])
     }
 
-    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0,
-    /// others do not ask for the domain.)
+    /// Invalidates the unit's cached absence of the device. (VT-d caches that under domain id 0,
+    /// other units do not use the domain.)
     pub fn tell_arrived(&self, attachment: &Attachment) -> Result<Ticket, QueueError> {
         self.unit.submit(&[Command::Config { device: attachment.device, domain: DomainId(0) }])
     }
 
-    /// Makes the unit forget a device that left.
+    /// Invalidates one step of a device that left.
     pub fn tell_departed(
         &self,
         attachment: &Attachment,
@@ -264,16 +266,16 @@ impl<U: Unit> Member<U> {
         }
     }
 
-    /// Is the ticket complete, and can all devices be relied on?
+    /// Whether the ticket is complete, and all devices acknowledge.
     pub fn reached(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
         let answer = || self.caching().all(|device| self.unit.answers(device));
         Ok(self.completed(ticket, asks)? && answer())
     }
 
-    /// Is the ticket complete, as far as devices answer?
+    /// Whether the ticket is complete, apart from devices that do not acknowledge.
     pub fn completed(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
         // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that
-        // `completed` promised.
+        // `completed` has guaranteed. Without it the caller may reuse a page before those effects.
         if self.seen.load(Ordering::Acquire) >= ticket {
             return Ok(true);
         }
@@ -286,25 +288,25 @@ impl<U: Unit> Member<U> {
             }
         };
         if completed < ticket {
-            // Nothing is written: many may be waiting, and they all read it.
+            // Nothing is written: many CPUs may be waiting, and they all read it.
             return Ok(false);
         }
         self.seen.fetch_max(completed, Ordering::AcqRel);
         Ok(true)
     }
 
-    /// Can the device be relied on?
+    /// Whether the device acknowledges invalidations.
     pub fn answers(&self, device: DeviceId) -> bool {
         self.unit.answers(device)
     }
 
-    /// The first device of the domain that can't be relied on.
+    /// The first device of the domain that does not acknowledge.
     pub fn silent(&self) -> Option<DeviceId> {
         self.caching().find(|device| !self.unit.answers(*device))
     }
 }
 
-/// Commands on their way to a unit: as many submissions as they need, the last ticket covers all.
+/// Commands on their way to a unit: as many submissions as they need; the last ticket covers all.
 struct Batch<'a, U> {
     unit: &'a U,
     commands: [Command; BATCH],

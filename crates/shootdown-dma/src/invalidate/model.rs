@@ -1,17 +1,17 @@
-//! An IOMMU in software that is as hostile as the manuals allow: for tests, and to see what an
-//! engine does.
+//! An IOMMU in software that behaves as badly as the manuals allow: for tests, and to observe an
+//! engine.
 //!
-//! It is a [`Unit`], and the memory that it translates by: which page of which domain is mapped to
-//! which frame. Nothing happens but by [`step`](Model::step), which takes one choice of an
+//! It is a [`Unit`], together with the tables that it translates by: which page of which domain is
+//! mapped to which frame. It changes only by [`step`](Model::step), which takes one choice of an
 //! adversary (drawn from the seed):
-//! - it walks to any entry that is there, of any device, and remembers it for ever, in the IOTLB,
-//!   and in the ATC of the device if it has one; ATCs are also filled from the IOTLB;
-//! - it remembers tables as it does entries: a table that was unlinked is still walked to;
-//! - it executes commands when it likes, in any order that the contract of [`Unit`] allows, across
-//!   submissions; one completes some time after its last command was executed.
+//! - it walks to any entry that exists, for any device, and caches it for ever, in the IOTLB, and
+//!   in the ATC of the device if it has one; ATCs are also filled from the IOTLB;
+//! - it caches tables as it does entries: it still walks to a table that was unlinked;
+//! - it executes commands at any time, in any order that the contract of [`Unit`] allows, across
+//!   submissions; a submission completes some time after its last command was executed.
 //!
-//! [`Powers`] say which of these it has. [`stale`](Model::stale) is the oracle: what can a device
-//! still reach that is not mapped?
+//! [`Powers`] select which of these it does. [`stale`](Model::stale) is the oracle: it returns what
+//! a device can still reach that is not mapped.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -29,11 +29,11 @@ pub const TABLE: u64 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Powers {
-    /// Walks ahead to any entry that is there.
+    /// It walks ahead to any entry that exists.
     pub prefetch: bool,
-    /// Executes commands in any order that respects devices' caches.
+    /// It executes commands in any order that respects devices' caches.
     pub reorder: bool,
-    /// Fills ATCs from the IOTLB.
+    /// It fills ATCs from the IOTLB.
     pub refill: bool,
     /// Commands that the queue holds; a submission that does not fit is refused as full.
     pub room: usize,
@@ -43,14 +43,14 @@ impl Powers {
     /// All of them, and a queue of 64 commands.
     pub const ALL: Self = Self { prefetch: true, reorder: true, refill: true, room: 64 };
 
-    /// The same with another queue.
+    /// The same with a queue of another length.
     #[must_use]
     pub const fn with_room(self, room: usize) -> Self {
         Self { room, ..self }
     }
 }
 
-/// A translation, as a cache has it.
+/// A translation in a cache.
 type Entry = (DomainId, u64, u64);
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct Submission {
 #[derive(Debug, Default)]
 struct State {
     tables: BTreeMap<(DomainId, u64), u64>,
-    /// Entries that were left in tables when these were unlinked; a walk cache leads there.
+    /// Entries that were in tables when these were unlinked; a cached walk still leads to them.
     unlinked: BTreeMap<(DomainId, u64), u64>,
     devices: BTreeMap<DeviceId, (DomainId, bool)>,
     configs: BTreeMap<DeviceId, DomainId>,
@@ -77,7 +77,7 @@ struct State {
     executed: u64,
 }
 
-/// See the [module](self).
+/// An IOMMU in software; see the [module](self).
 #[derive(Debug)]
 pub struct Model {
     locked: AtomicBool,
@@ -85,8 +85,8 @@ pub struct Model {
     powers: Powers,
 }
 
-// SAFETY: `state` is reached only through `with`, by one thread at a time; it holds nothing that is
-// bound to a thread.
+// SAFETY: `state` is accessed only through `with`, by one thread at a time; it holds nothing that
+// is bound to a thread.
 unsafe impl Sync for Model {}
 
 impl Model {
@@ -107,7 +107,7 @@ impl Model {
         while self.locked.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }
-        // SAFETY: the lock is held, and `f` can't call back: it has no way to the model.
+        // SAFETY: the lock is held, and `f` can't call back: it has no reference to the model.
         let result = f(unsafe { &mut *self.state.get() });
         self.locked.store(false, Ordering::Release);
         result
@@ -133,8 +133,8 @@ impl Model {
         self.with(|s| s.tables.remove(&(domain, page)));
     }
 
-    /// Unlinks the table page that holds the entry of `page` ([`TABLE`] entries), with what is in
-    /// it.
+    /// Unlinks the table page that holds the entry of `page` ([`TABLE`] entries), with the entries
+    /// in it.
     pub fn unlink(&self, domain: DomainId, page: u64) {
         self.with(|s| {
             let first = page / TABLE * TABLE;
@@ -148,7 +148,7 @@ impl Model {
         });
     }
 
-    /// A device uses an address: which frame does it reach? Caches come first, and remember.
+    /// The frame that a device reaches by an address. Caches come first, and keep what is found.
     pub fn access(&self, device: DeviceId, page: u64) -> Option<u64> {
         self.with(|s| s.access(device, page, true))
     }
@@ -160,12 +160,12 @@ impl Model {
         self.with(|s| s.stale(domain, &pages))
     }
 
-    /// The device stops answering; what it has in its ATC it keeps.
+    /// The device stops acknowledging; it keeps what it has in its ATC.
     pub fn silence(&self, device: DeviceId) {
         self.with(|s| s.silent.insert(device));
     }
 
-    /// Resets the device: its ATC is empty, it answers again.
+    /// Resets the device: its ATC is empty, and it acknowledges again.
     pub fn reset(&self, device: DeviceId) {
         self.with(|s| {
             s.silent.remove(&device);
@@ -173,7 +173,7 @@ impl Model {
         });
     }
 
-    /// Translations of the domain that the IOTLB has, and walks.
+    /// Translations of the domain that the IOTLB has, and cached walks.
     #[must_use]
     pub fn cached(&self, domain: DomainId) -> usize {
         self.with(|s| {
@@ -194,7 +194,7 @@ impl Model {
         self.with(|s| s.queue.iter().map(|q| q.commands.len()).sum())
     }
 
-    /// The adversary does one thing.
+    /// The adversary takes one step.
     pub fn step(&self) {
         let powers = self.powers;
         self.with(|s| match s.draw(4) {
@@ -214,7 +214,7 @@ impl State {
         (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
     }
 
-    /// The domain that requests of a device belong to: what is cached of its entry wins.
+    /// The domain that requests of a device belong to: a cached entry is used first.
     fn domain(&mut self, device: DeviceId, remember: bool) -> Option<DomainId> {
         if let Some(domain) = self.configs.get(&device) {
             return Some(*domain);
@@ -243,7 +243,7 @@ impl State {
         if let Some(entry) = cached {
             return Some(entry.2);
         }
-        // A walk cache that still leads to a table wins over the tables.
+        // A cached walk that still leads to an unlinked table is used before the tables.
         let table = (domain, page / TABLE);
         let through = self.walks.contains(&table).then(|| self.unlinked.get(&(domain, page)));
         let frame = *through.flatten().or_else(|| self.tables.get(&(domain, page)))?;
@@ -289,7 +289,7 @@ impl State {
         }
     }
 
-    /// A device asks again for what the IOMMU has.
+    /// A device fills its ATC from the IOTLB.
     fn refill(&mut self) {
         if self.iotlb.is_empty() {
             return;
@@ -309,8 +309,8 @@ impl State {
             self.completed = self.queue.pop_front().map_or(self.completed, |first| first.ticket);
             return;
         }
-        // Those for the unit in any order, of all that was submitted; those for devices when all
-        // before them, and all of their submission, were executed.
+        // Commands for the unit in any order, of all that was submitted; commands for devices when
+        // all submissions before them, and the rest of their own, were executed.
         let mut candidates = Vec::new();
         let mut own_before = false;
         for (n, submission) in self.queue.iter().enumerate() {
@@ -333,7 +333,7 @@ impl State {
 
     fn apply(&mut self, command: Command) {
         self.forget(command);
-        // Nobody finds the way to a table that is unlinked and not cached.
+        // No walk leads to a table that is unlinked and not cached.
         let walks = &self.walks;
         self.unlinked.retain(|at, _| walks.contains(&(at.0, at.1 / TABLE)));
     }
@@ -368,9 +368,9 @@ impl State {
 }
 
 // SAFETY: (1) `completed` moves on in `execute`, when all commands of a submission were applied, in
-// order of submission; a device that ignored one does not answer. (2) `execute` takes a command for
-// a device when all others of its submission, and of those before, were executed. (3) Tickets are
-// counted under the lock.
+// order of submission; for a device that ignored one, `answers` is false. (2) `execute` takes a
+// command for a device when all others of its submission, and of those before, were executed. (3)
+// Tickets are counted under the lock.
 unsafe impl Unit for Model {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let room = self.powers.room;

@@ -1,14 +1,13 @@
-//! What was cleared and not yet told: a few spans of pages, or everything.
+//! What was cleared and not yet submitted: a few spans of pages, or everything.
 //!
-//! It belongs to a [lane](super::lane) and is touched only with the lane's lock held. Its fields
-//! are atomics that are read and written `Relaxed` nevertheless: the lock orders them, and so
-//! nothing here is `unsafe`.
+//! It belongs to a [lane](super::lane) and is accessed only with the lane's lock held. Its fields
+//! are atomics, read and written `Relaxed`, so that nothing here is `unsafe`; the lock orders them.
 
 use crate::addr::IovaRange;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Spans that are kept apart; one more, and the batch is the whole domain. Telling 8 to 32 ranges
-/// costs as much as refilling an IOTLB of 64 entries (reference values of the [promotion
+/// Spans that are kept apart; with one more, the batch is the whole domain. The commands for 8 to
+/// 32 ranges cost as much as refilling an IOTLB of 64 entries (reference values of the [promotion
 /// rule](super::promotion)).
 pub(super) const SPANS: usize = 16;
 
@@ -24,7 +23,7 @@ pub(super) struct Span {
 impl Span {
     pub const EMPTY: Self = Self { first: 1, last: 1, leaf_only: true };
 
-    /// Overlaps, or begins right behind the other's end, or ends right before its begin.
+    /// Whether it overlaps the other, begins right behind its end, or ends right before its begin.
     const fn touches(self, other: Self) -> bool {
         self.first <= other.last.saturating_add(1) && other.first <= self.last.saturating_add(1)
     }
@@ -46,14 +45,14 @@ impl Span {
     }
 }
 
-/// Sorts spans and makes one of those that touch. Returns how many are left, in front.
+/// Sorts spans and merges those that touch. Returns how many are left, in front.
 pub(super) fn merge(spans: &mut [Span]) -> usize {
     spans.sort_unstable();
     let mut kept = 0;
     for i in 0..spans.len() {
         let span = spans[i];
-        // A span that freed tables and one that did not stay apart if they only touch: walk caches
-        // that may stay are worth a command.
+        // A span that freed tables and one that did not stay apart if they only touch: keeping walk
+        // caches is worth a command.
         let joins = |last: Span| {
             last.touches(span) && (last.leaf_only == span.leaf_only || span.first <= last.last)
         };
@@ -67,7 +66,7 @@ pub(super) fn merge(spans: &mut [Span]) -> usize {
     kept
 }
 
-/// See the module.
+/// The pending invalidations of a lane; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Pending {
     /// First page, last page.
@@ -88,7 +87,7 @@ impl Pending {
         }
     }
 
-    /// Also without the lock, as a guess.
+    /// Whether nothing is pending. Without the lock it is a hint.
     pub fn is_empty(&self) -> bool {
         self.len.load(Relaxed) == 0 && !self.everything.load(Relaxed)
     }
@@ -112,7 +111,7 @@ impl Pending {
         }
         let span = Span { first: range.first(), last: range.last(), leaf_only };
         let mut len = self.len.load(Relaxed);
-        // Buffers are unmapped in the order of their addresses more often than not.
+        // Buffers are mostly unmapped in the order of their addresses.
         if let Some(last) = len.checked_sub(1) {
             let before = self.get(last);
             if before.touches(span) && before.leaf_only == leaf_only {
@@ -139,12 +138,12 @@ impl Pending {
         self.everything.store(true, Relaxed);
     }
 
-    /// Is it the whole domain?
+    /// Whether it is the whole domain.
     pub fn is_everything(&self) -> bool {
         self.everything.load(Relaxed)
     }
 
-    /// Copies the spans out and says how many there are; `None`: everything.
+    /// Copies the spans out and returns how many there are; `None`: everything.
     pub fn read(&self, spans: &mut [Span; SPANS]) -> Option<usize> {
         if self.everything.load(Relaxed) {
             return None;
@@ -154,7 +153,7 @@ impl Pending {
         Some(len)
     }
 
-    /// Forgets all.
+    /// Removes all spans.
     pub fn clear(&self) {
         self.len.store(0, Relaxed);
         self.everything.store(false, Relaxed);
@@ -186,7 +185,7 @@ pub(crate) mod tests {
             for pair in merged.windows(2) {
                 prop_assert!(pair[0].last < pair[1].first);
             }
-            // What freed tables is still told so.
+            // A span that freed tables still says so.
             let freed = |spans: &[Span]| pages(&spans.iter().copied().filter(|s| !s.leaf_only).collect::<Vec<_>>());
             prop_assert!(freed(merged).is_superset(&freed(&spans)));
         }

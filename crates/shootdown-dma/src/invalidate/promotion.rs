@@ -1,31 +1,31 @@
-//! What to tell: pages, covering blocks, the whole domain, or everything.
+//! The choice of commands: pages, covering blocks, the whole domain, or everything.
 //!
-//! A command costs the unit time, and each unit does them one after the other. An entry that is
-//! forgotten for nothing costs a walk when the device comes back to it. So there are levels, and a
+//! A command costs the unit time, and each unit executes them one after the other. An entry that is
+//! invalidated without need costs a walk when the device uses it again. So there are levels, and a
 //! batch takes the cheapest that covers it (I7):
-//! 1. spans that touch are one (always);
-//! 2. neighbours become one if what lies between them costs less than a command, and the whole is
-//!    at most twice as large as what was asked for;
-//! 3. when the commands together cost more than forgetting the domain, the domain is forgotten;
-//! 4. when the domain is to be forgotten, and forgetting *everything* is cheaper still (some units
-//!    do that without looking at tags, and a unit with one domain has nothing else to lose), the
-//!    unit forgets everything.
+//! 1. spans that touch are merged (always);
+//! 2. neighbours are merged if the pages between them cost less than a command, and the result is
+//!    at most twice as large as the pages that were noted;
+//! 3. when the commands together cost more than invalidating the domain, the domain is invalidated;
+//! 4. when the domain is to be invalidated, and invalidating *everything* is cheaper still (some
+//!    units do that without comparing tags, and a unit with one domain has nothing else to lose),
+//!    everything is invalidated.
 //!
-//! The upper two are for buffers that were mapped once and for all, and never return one by one:
-//! many that go away together come to level 3 by their number, and who takes away all at once says
-//! so ([`Engine::note_everything`](super::Engine::note_everything),
-//! [`Engine::flush_all`](super::Engine::flush_all)). The devices' own caches are then emptied as a
-//! whole by the same batch, behind the IOMMU's (I6).
+//! Levels 3 and 4 are for buffers that were mapped once, and that are not unmapped one by one. Many
+//! that are unmapped together reach level 3 by their number. A caller that unmaps all at once asks
+//! for it ([`Engine::note_everything`](super::Engine::note_everything),
+//! [`Engine::flush_all`](super::Engine::flush_all)). The same batch then invalidates the devices'
+//! own caches as a whole, behind the IOMMU's (I6).
 //!
-//! Otherwise a device is told less precisely than the IOMMU: each range costs it a message and an
-//! answer over the link.
+//! Otherwise the commands for a device are coarser than those for the IOMMU: each range costs the
+//! device a message and a reply over the link.
 
 use super::pending::{Span, merge};
 
-/// What a unit is told.
+/// The commands for a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plan {
-    /// The spans, of which so many are left.
+    /// One command for each span; the number of spans that are left after merging.
     Spans(usize),
     /// The whole domain.
     Domain,
@@ -41,22 +41,22 @@ pub struct Promotion {
     pub command_ns: u32,
     /// A command for a domain. *Assumed*: 300.
     pub domain_ns: u32,
-    /// Coming back to an entry that was forgotten for nothing. A miss takes about 330 ns
-    /// (pcie-bench, SIGCOMM'18, Broadwell), most of which overlaps with others. *Assumed*: 40.
+    /// Using an entry again that was invalidated without need. A miss takes about 330 ns
+    /// (pcie-bench, SIGCOMM'18, Broadwell), most of which overlaps with other work. *Assumed*: 40.
     pub refill_ns: u32,
     /// Entries of the domain that are in use at a time. The IOTLB seen by pcie-bench has 64.
     pub live: u32,
     /// A command for everything. *Assumed*: 300, as for a domain.
     pub everything_ns: u32,
-    /// Entries that the unit's other domains have in use, which would be forgotten with
-    /// everything. *Assumed*: 256.
+    /// Entries that the unit's other domains have in use, which are lost if everything is
+    /// invalidated. *Assumed*: 256.
     pub others: u32,
-    /// Ranges that a device is told one by one; beyond, it is told all. *Assumed*: 4.
+    /// Ranges for which a device gets one command each; beyond, it gets one for all. *Assumed*: 4.
     pub device_ranges: u32,
 }
 
 impl Promotion {
-    /// See the fields.
+    /// The default values; the fields say why.
     pub const DEFAULT: Self = Self {
         command_ns: 150,
         domain_ns: 300,
@@ -73,34 +73,34 @@ impl Promotion {
         Self { command_ns, ..self }
     }
 
-    /// The same, for a domain with so many entries in use.
+    /// The same, for a domain with this many entries in use.
     #[must_use]
     pub const fn with_live(self, live: u32) -> Self {
         Self { live, ..self }
     }
 
-    /// The same for a unit whose other domains have so many entries in use, and forgets everything
-    /// in so many nanoseconds. None, for a unit with one domain: everything is forgotten
-    /// wherever it is cheaper than the domain alone.
+    /// The same for a unit that invalidates everything in `everything_ns` nanoseconds, and whose
+    /// other domains have `others` entries in use. With `others` = 0 (a unit with one domain)
+    /// everything is invalidated wherever that is cheaper than the domain alone.
     #[must_use]
     pub const fn with_everything(self, everything_ns: u32, others: u32) -> Self {
         Self { everything_ns, others, ..self }
     }
 
-    /// Merges `spans`, and says how many are left, in front, or that something coarser is cheaper.
-    /// `crowded`: the unit's queue is more than half full, and a command costs everybody else's
-    /// time as well. `all`: the unit can be told to forget everything.
+    /// Merges `spans`, and returns how many are left, in front, or that a coarser command is
+    /// cheaper. `crowded`: the unit's queue is more than half full, and a command delays all other
+    /// CPUs' commands as well. `all`: the unit has a command for everything.
     pub(super) fn plan(&self, spans: &mut [Span], crowded: bool, all: bool) -> Plan {
         let command = u64::from(self.command_ns) * if crowded { 4 } else { 1 };
         let kept = merge(spans);
         let count = self.join_neighbours(&mut spans[..kept], command);
         let (coarse, cost) = self.coarse(all);
-        // One range is told as one, whatever the costs are: a domain forgotten for a page is a
-        // cliff.
+        // One range gets its own command, whatever the costs are: invalidating a domain for one
+        // page makes the next accesses of all its devices miss.
         if count <= 1 || count as u64 * command <= cost { Plan::Spans(count) } else { coarse }
     }
 
-    /// The cheapest that covers the domain, and what it costs.
+    /// The cheapest command that covers the domain, and its cost.
     fn coarse(&self, all: bool) -> (Plan, u64) {
         let forgotten = |entries: u32| u64::from(entries) * u64::from(self.refill_ns);
         let domain = u64::from(self.domain_ns) + forgotten(self.live);
@@ -110,19 +110,20 @@ impl Promotion {
         if all { (Plan::Everything, everything) } else { (Plan::Domain, domain) }
     }
 
-    /// Do so many commands take longer than forgetting the domain, and coming back to all of it?
+    /// Whether this many commands take longer than invalidating the domain, and refilling all of
+    /// it.
     pub(super) fn is_long(&self, commands: u64) -> bool {
         commands.saturating_mul(self.command_ns.into()) > self.coarse(false).1
     }
 
-    /// What to tell when the domain is to be forgotten.
+    /// The command for invalidating the domain.
     pub(super) fn whole(&self, all: bool) -> Plan {
         self.coarse(all).0
     }
 
     fn join_neighbours(&self, spans: &mut [Span], command: u64) -> usize {
         let mut count = 0;
-        let mut asked = 0u64; // pages of the last span that somebody asked for
+        let mut asked = 0u64; // pages of the last span that were noted
         for i in 0..spans.len() {
             let span = spans[i];
             let pages = (span.last - span.first).saturating_add(1);
@@ -139,8 +140,8 @@ impl Promotion {
         count
     }
 
-    /// Is one command for both cheaper, and not too coarse? `asked`: the pages of both that
-    /// somebody asked for.
+    /// Whether one command for both is cheaper, and not too coarse. `asked`: the noted pages of
+    /// both.
     fn joins(&self, before: Span, span: Span, asked: u64, command: u64) -> bool {
         let hull = before.hull(span);
         let between = span.first - before.last - 1;
@@ -201,8 +202,8 @@ pub(crate) mod tests {
         told.first <= asked.first && asked.last <= told.last && leaf_only
     }
 
-    /// Every set of up to three spans within eight pages, under costs that lead to each level: what
-    /// is told covers what was asked, and is the cheapest that does.
+    /// Every set of up to three spans within eight pages, under costs that lead to each level: the
+    /// plan covers what was noted, and is the cheapest that does.
     #[test]
     pub(crate) fn promotion_exhaustively() {
         let spans = || {
@@ -276,7 +277,7 @@ pub(crate) mod tests {
         let nothing = free.plan(&mut many, false, true);
         assert_eq!(nothing, Plan::Domain, "nothing in use: nothing to lose");
         assert_eq!(free.plan(&mut many[..1], false, true), Plan::Spans(1));
-        // A unit with this domain alone, which forgets everything faster than what has a tag.
+        // A unit with this domain alone, which invalidates everything faster than what has a tag.
         let alone = free.with_everything(100, 0);
         assert_eq!(alone.plan(&mut many, false, true), Plan::Everything);
         assert_eq!((alone.whole(true), alone.whole(false)), (Plan::Everything, Plan::Domain));

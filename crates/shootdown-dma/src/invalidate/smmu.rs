@@ -1,17 +1,17 @@
-//! What an Arm SMMUv3 is told: commands of its queue, as pure functions.
+//! The commands of an Arm SMMUv3's queue, as pure functions.
 //!
 //! A command is 128 bits, the opcode in the lowest eight (Arm IHI 0070, chapter 4; opcodes and
-//! fields are the same in Linux' `arm-smmu-v3.h`, also that a size of 52 in CMD_ATC_INV is all).
+//! fields are the same in Linux' `arm-smmu-v3.h`, also that a size of 52 in CMD_ATC_INV means all).
 //! Translations are tagged with an ASID at stage 1 and a VMID at stage 2; a [`DomainId`] is the one
-//! or the other ([`Stage`]). Three rules are kept here:
-//! - **Ranges** (`IDR3.RIL`) are told exactly, as up to four pieces of (1 to 32) · 2^scale
-//!   granules. What needs more, and what has more pages than four on an SMMU without ranges, is
-//!   told as the domain.
-//! - A range of one granule at scale 0 with no level hint is not told: some parts get it wrong
-//!   (Linux avoids it "for various errata reasons"). It is told as two granules.
-//! - A **SYNC** stands between what the SMMU forgets and what a device forgets ([`sync`]): it is
-//!   the only thing that says that an invalidation is complete, and a device that asks before gets
-//!   the old answer.
+//! or the other ([`Stage`]). The encoders keep three rules:
+//! - **Ranges** (`IDR3.RIL`) are invalidated exactly, by up to four pieces of (1 to 32) · 2^scale
+//!   granules. A range that needs more pieces, or has more than four pages on an SMMU without range
+//!   commands, is invalidated by its domain.
+//! - A range of one granule at scale 0 with no level hint is not used: some parts execute it
+//!   wrongly (Linux avoids it "for various errata reasons"). Two granules are invalidated instead.
+//! - A **SYNC** stands between the commands for the SMMU and those for a device ([`sync`]). Only
+//!   the SYNC guarantees that an invalidation is complete, and a device that translates before that
+//!   gets the old translation.
 
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 
@@ -32,10 +32,10 @@ const TLBI_NSNH_ALL: u64 = 0x30;
 const ATC_INV: u64 = 0x40;
 const SYNC: u64 = 0x46;
 
-/// Commands for one range; more, and it is told as the domain.
+/// The most commands for one range; if it needs more, its domain is invalidated.
 pub const PIECES: usize = 4;
 
-/// Which tables a domain's are.
+/// The stage of a domain's tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Stage 1: a domain is an ASID, under VMID 0.
@@ -44,10 +44,10 @@ pub enum Stage {
     Two,
 }
 
-/// What matters here of the SMMU and of how it is used.
+/// The facts about the SMMU and its use on which commands depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Can it be told ranges (`IDR3.RIL`)?
+    /// Whether it has range commands (`IDR3.RIL`).
     pub ranges: bool,
     /// The logarithm of the granule: 12, 14 or 16. Pages are counted in it.
     pub granule: u32,
@@ -56,7 +56,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// A stage 1 with pages of 4 KiB, reading `IDR3`.
+    /// The facts for a stage 1 with pages of 4 KiB, from `IDR3`.
     ///
     /// ```
     /// let facts = shootdown_dma::invalidate::smmu::Facts::from_idr3(0x1404); // QEMU 7.2
@@ -67,8 +67,8 @@ impl Facts {
         Self { ranges: idr3 & (1 << 10) != 0, granule: 12, stage: Stage::One }
     }
 
-    /// The same for tables with pages of 2^`granule` bytes: 12, 14 or 16. `None` for another: Arm
-    /// has no such.
+    /// The same for tables with pages of 2^`granule` bytes: 12, 14 or 16. `None` for another size,
+    /// which Arm does not have.
     #[must_use]
     pub const fn with_granule(self, granule: u32) -> Option<Self> {
         if !matches!(granule, 12 | 14 | 16) {
@@ -89,25 +89,25 @@ impl Facts {
     }
 }
 
-/// What is cached of a stream table entry, and of all that it leads to.
+/// Invalidates the cached stream table entry of a device, and all that it leads to.
 #[must_use]
 pub const fn cfgi_ste(device: DeviceId) -> Entry {
     [CFGI_STE | (device.0 as u64) << 32, 0]
 }
 
-/// What is cached of all context descriptors of a stream.
+/// Invalidates all cached context descriptors of a stream.
 #[must_use]
 pub const fn cfgi_cd_all(device: DeviceId) -> Entry {
     [CFGI_CD_ALL | (device.0 as u64) << 32, 0]
 }
 
-/// What is cached of all stream table entries and context descriptors.
+/// Invalidates all cached stream table entries and context descriptors.
 #[must_use]
 pub const fn cfgi_all() -> Entry {
     [CFGI_ALL, 31]
 }
 
-/// All translations of a domain.
+/// Invalidates all translations of a domain.
 #[must_use]
 pub const fn tlbi_domain(facts: &Facts, domain: DomainId) -> Entry {
     match facts.stage {
@@ -116,7 +116,7 @@ pub const fn tlbi_domain(facts: &Facts, domain: DomainId) -> Entry {
     }
 }
 
-/// All translations of all domains.
+/// Invalidates all translations of all domains.
 #[must_use]
 pub const fn tlbi_all() -> Entry {
     [TLBI_NSNH_ALL, 0]
@@ -130,14 +130,14 @@ const fn tlbi_at(facts: &Facts, domain: DomainId, page: u64, leaf_only: bool) ->
     }
 }
 
-/// One page of a domain.
+/// Invalidates one page of a domain.
 #[must_use]
 pub const fn tlbi_page(facts: &Facts, domain: DomainId, page: u64, leaf_only: bool) -> Entry {
     tlbi_at(facts, domain, page, leaf_only)
 }
 
-/// `count` (1 to 32) times 2^`scale` pages of a domain from `page` on. Only if it can be told
-/// [ranges](Facts::ranges).
+/// Invalidates `count` (1 to 32) times 2^`scale` pages of a domain from `page` on. Only for an SMMU
+/// with [range commands](Facts::ranges).
 #[must_use]
 pub const fn tlbi_range(facts: &Facts, domain: DomainId, piece: Piece, leaf_only: bool) -> Entry {
     let [low, high] = tlbi_at(facts, domain, piece.page, leaf_only);
@@ -145,7 +145,7 @@ pub const fn tlbi_range(facts: &Facts, domain: DomainId, piece: Piece, leaf_only
     [low | num << 12 | (piece.scale as u64) << 20, high | facts.tg() << 10]
 }
 
-/// A block in the cache of a device, or all of it.
+/// Invalidates a block in the cache of a device, or all of it.
 #[must_use]
 pub const fn atc_inv(device: DeviceId, block: Option<Block>) -> Entry {
     let (size, address) = match block {
@@ -155,10 +155,10 @@ pub const fn atc_inv(device: DeviceId, block: Option<Block>) -> Entry {
     [ATC_INV | (device.0 as u64) << 32, address | size]
 }
 
-/// What a SYNC does when all before it is complete.
+/// What a SYNC does when all commands before it are complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
-    /// Nothing but being consumed.
+    /// Nothing; the SMMU only consumes it.
     None,
     /// Stores `data` at `address` (`IDR0.MSI`), write-back cacheable and inner shareable.
     Store {
@@ -169,7 +169,7 @@ pub enum Signal {
     },
 }
 
-/// Complete when all before it is.
+/// A SYNC: complete when all commands before it are.
 #[must_use]
 pub const fn sync(signal: Signal) -> Entry {
     match signal {
@@ -192,7 +192,7 @@ pub struct Piece {
     pub scale: u32,
 }
 
-/// Pieces that make up the range exactly, except that one that would be a single page at scale 0 is
+/// Pieces that make up the range exactly, except that a piece of a single page at scale 0 becomes
 /// two pages. `None`: it takes more than [`PIECES`].
 #[must_use]
 pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
@@ -209,7 +209,7 @@ pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
         *all.get_mut(used).filter(|_| scale < 32)? = Piece { page, count: count as u32, scale };
         used += 1;
         pages -= count << scale;
-        page = page.wrapping_add(count << scale); // wraps behind the last piece alone
+        page = page.wrapping_add(count << scale); // wraps behind the last piece only
     }
     Some((all, used))
 }
@@ -234,7 +234,7 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Entry)) {
         Command::Device { device, range: Some(range) } => {
             device_range(facts, device, range, &mut put)
         }
-        // Both, whatever an implementation drops with the entry.
+        // Both commands, whatever an implementation drops with the entry.
         Command::Config { device, .. } => {
             put(cfgi_ste(device));
             put(cfgi_cd_all(device));

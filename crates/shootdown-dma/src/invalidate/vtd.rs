@@ -1,12 +1,13 @@
-//! What Intel VT-d is told: descriptors of its invalidation queue, as pure functions.
+//! The descriptors of Intel VT-d's invalidation queue, as pure functions.
 //!
-//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). The rules
-//! that the encoders keep:
-//! - pages are told as an aligned block of at most 2^MAMV pages (`CAP.MAMV`); what does not fit is
-//!   told as its domain;
-//! - the hint *leaf only* (IH) is set only if the caller says that no table page went away;
-//! - reads and writes that are under way are drained (DR, DW), where the unit can: without,
-//!   "complete" would not mean that a write by the old translation has landed.
+//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). The encoders
+//! keep these rules:
+//! - pages are invalidated by an aligned block of at most 2^MAMV pages (`CAP.MAMV`); a range that
+//!   does not fit is invalidated by its domain;
+//! - the hint *leaf only* (IH) is set only if the caller guarantees that no table page went away;
+//! - reads and writes that are under way are drained (DR, DW), where the unit can drain them.
+//!   Without that, completion would not guarantee that a write by the old translation has reached
+//!   memory.
 
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 
@@ -25,20 +26,20 @@ const GLOBAL: u64 = 1 << 4;
 const DOMAIN: u64 = 2 << 4;
 const SELECTIVE: u64 = 3 << 4; // page-selective in the IOTLB, device-selective in the context cache
 
-/// What the capability registers say that matters here.
+/// The facts of the capability registers on which descriptors depend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Facts {
-    /// Can it be told single pages (`CAP.PSI`)?
+    /// Whether it can invalidate single pages (`CAP.PSI`).
     pub page_selective: bool,
-    /// The logarithm of the largest block it can be told (`CAP.MAMV`).
+    /// The logarithm of the largest block that it can invalidate (`CAP.MAMV`).
     pub max_order: u32,
-    /// Can it drain reads (`CAP.DRD`)?
+    /// Whether it can drain reads (`CAP.DRD`).
     pub drains_reads: bool,
-    /// Can it drain writes (`CAP.DWD`)?
+    /// Whether it can drain writes (`CAP.DWD`).
     pub drains_writes: bool,
-    /// Does it keep count of what is under way to a device, by its physical function (`ECAP.DIT`)?
-    /// If not, the field that names the function is reserved, and units refuse what has
-    /// something there (QEMU 7.2 does).
+    /// Whether it counts the invalidations under way to a device, by the device's physical function
+    /// (`ECAP.DIT`). If not, the field that names the function is reserved, and units refuse a
+    /// descriptor with a value there (QEMU 7.2 does).
     pub throttles_devices: bool,
 }
 
@@ -61,8 +62,8 @@ impl Facts {
         }
     }
 
-    /// The same, with what the extended capability register says; only devices with caches of their
-    /// own need it.
+    /// The same, with the facts of the extended capability register; only devices with caches of
+    /// their own need it.
     #[must_use]
     pub const fn with_ecap(self, ecap: u64) -> Self {
         Self { throttles_devices: ecap & (1 << 41) != 0, ..self }
@@ -73,19 +74,19 @@ impl Facts {
     }
 }
 
-/// All of the IOTLB and the walk caches.
+/// Invalidates all of the IOTLB and the walk caches.
 #[must_use]
 pub const fn iotlb_all(facts: &Facts) -> Descriptor {
     [IOTLB | GLOBAL | facts.drain(), 0]
 }
 
-/// All of a domain in the IOTLB and the walk caches.
+/// Invalidates all of a domain in the IOTLB and the walk caches.
 #[must_use]
 pub const fn iotlb_domain(facts: &Facts, domain: DomainId) -> Descriptor {
     [IOTLB | DOMAIN | facts.drain() | (domain.0 as u64) << 16, 0]
 }
 
-/// A block of a domain. `None` if the unit can't be told blocks of that size.
+/// Invalidates a block of a domain. `None` if the unit has no block of that size.
 #[must_use]
 pub const fn iotlb_block(
     facts: &Facts,
@@ -100,27 +101,28 @@ pub const fn iotlb_block(
     Some([low, block.first << 12 | (leaf_only as u64) << 6 | block.order as u64])
 }
 
-/// What is cached of all context entries.
+/// Invalidates all cached context entries.
 #[must_use]
 pub const fn context_all() -> Descriptor {
     [CONTEXT | GLOBAL, 0]
 }
 
-/// What is cached of the context entries that name this domain.
+/// Invalidates the cached context entries that name this domain.
 #[must_use]
 pub const fn context_domain(domain: DomainId) -> Descriptor {
     [CONTEXT | DOMAIN | (domain.0 as u64) << 16, 0]
 }
 
-/// What is cached of the context entry of this device, which names this domain; all functions bits
-/// count.
+/// Invalidates the cached context entry of this device, which names this domain; all function bits
+/// are compared.
 #[must_use]
 pub const fn context_device(domain: DomainId, device: DeviceId) -> Descriptor {
     [CONTEXT | SELECTIVE | (domain.0 as u64) << 16 | (device.0 as u64 & 0xffff) << 32, 0]
 }
 
-/// A block in the cache of a device, or all of it. No more than one such invalidation is on its way
-/// to the device at a time: devices have a limit of their own, and one is always within it.
+/// Invalidates a block in the cache of a device, or all of it. At most one such invalidation is
+/// under way to the device at a time: devices have a limit of their own, and one is always within
+/// it.
 #[must_use]
 pub const fn device_tlb(facts: &Facts, device: DeviceId, block: Option<Block>) -> Descriptor {
     let source = device.0 as u64 & 0xffff;
@@ -136,8 +138,8 @@ pub const fn device_tlb(facts: &Facts, device: DeviceId, block: Option<Block>) -
     [low, address | sized as u64]
 }
 
-/// Stores `status` at `address` (a multiple of 4) when all before it is complete. `fence`: nothing
-/// after it begins before.
+/// Stores `status` at `address` (a multiple of 4) when all descriptors before it are complete.
+/// `fence`: no later descriptor begins before.
 #[must_use]
 pub const fn wait(address: PhysAddr, status: u32, fence: bool) -> Descriptor {
     [WAIT | 1 << 5 | (fence as u64) << 6 | (status as u64) << 32, address.0 & !3]
@@ -193,8 +195,8 @@ pub(crate) mod tests {
         all
     }
 
-    /// What a unit forgets for it: domain, first page, last page, and whether the walk stays
-    /// cached. Read as the specification says, not as it was written.
+    /// What a unit drops for it: domain, first page, last page, and whether the walk stays cached.
+    /// Decoded from the specification, not from the encoder.
     fn forgets(d: Descriptor) -> (u64, u64, u64, bool) {
         assert_eq!(d[0] & 0xf, 2, "an IOTLB descriptor");
         assert_eq!(d[0] & 0xffff_ffff_0000_ff00, 0, "reserved bits are zero");

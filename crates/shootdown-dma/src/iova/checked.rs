@@ -1,4 +1,4 @@
-//! Finding who frees what isn't theirs.
+//! Finds drivers that free a range which they do not have.
 
 use alloc::vec::Vec;
 
@@ -7,13 +7,13 @@ use super::{AllocError, Allocate, FreeError, Tree, Want};
 use crate::addr::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
-/// An allocator whose every answer is written down, in a [`Tree`] of its own: for debugging
-/// drivers, and allocators.
+/// An allocator that records every range that is handed out, in a [`Tree`] of its own: for
+/// debugging drivers, and allocators.
 ///
-/// A range that is freed must be live, and as long as it was when it was handed out: what is freed
-/// twice is refused however long ago the first time was, and whoever has cached it since; so is a
-/// part, or two at once, also where the allocator itself would take them. It costs a lock that all
-/// CPUs share.
+/// A range that is freed must be live, with the length that it had when it was handed out. A second
+/// free is refused however long ago the first one was, and whichever CPU has cached the range
+/// since; so are a part of a range and two ranges at once, even where the allocator itself would
+/// take them. It costs a lock that all CPUs share.
 ///
 /// ```
 /// use shootdown_dma::iova::magazine::{Config, Magazines};
@@ -29,19 +29,19 @@ use crate::sync::{AtomicU64, Ordering};
 /// ```
 pub struct Checked<A> {
     inner: A,
-    /// Ranges as [`apart`] writes them.
+    /// The live ranges, as [`apart`] encodes them.
     live: Tree,
     pages: AtomicU64,
 }
 
-/// A range in twice as many pages: each page is an even one, and the odd ones between them are the
-/// range's too. Those between ranges are nobody's, so that ranges that abut stay apart.
+/// A range in twice as many pages: each page becomes an even one, and the odd pages between them
+/// belong to the range too. The odd pages between ranges are free, so ranges that abut stay apart.
 fn apart(range: IovaRange) -> Option<IovaRange> {
     IovaRange::new(range.first().checked_mul(2)?, range.pages().checked_mul(2)? - 1)
 }
 
 impl<A: Allocate> Checked<A> {
-    /// `inner`, which hands out pages of `space`: below page 2^61.
+    /// Checks `inner`, which hands out pages of `space`: below page 2^61.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -51,7 +51,7 @@ impl<A: Allocate> Checked<A> {
         let mut holes = Vec::new();
         holes.try_reserve_exact(space.reserved.len()).map_err(|_| SpaceError::NoMemory)?;
         holes.extend(space.reserved.iter().filter_map(|hole| apart(*hole)));
-        // Guard pages are the inner allocator's business.
+        // The inner allocator keeps guard pages.
         let twice = Space::below(last + 1).from(2 * space.first - 1).without(&holes);
         Ok(Self { inner, live: Tree::new(&twice)?, pages: AtomicU64::new(0) })
     }
@@ -83,15 +83,15 @@ impl<A: Allocate> Checked<A> {
 // SAFETY: it hands out what the inner allocator does.
 unsafe impl<A: Allocate> Allocate for Checked<A> {
     /// # Panics
-    /// When the inner allocator hands out what is live, or does not meet `want`: it is broken, or a
-    /// range was freed whose check came too late.
+    /// When the inner allocator hands out a range that is live, or that does not meet `want`: it
+    /// has an error, or a range was freed whose check came too late.
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         let range = self.inner.alloc(cpu, want)?;
         assert!(want.is_met_by(range), "{range:?} does not meet {want:?}");
         match self.note(range) {
             Ok(()) => Ok(range),
             Err(AllocError::NoMemory) => {
-                // It can't be written down, so that nobody gets it.
+                // It can't be recorded, so it is not handed out.
                 let _ = self.inner.free(cpu, range);
                 Err(AllocError::NoMemory)
             }

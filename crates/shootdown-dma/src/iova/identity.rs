@@ -1,10 +1,10 @@
-//! Addresses that need no allocator: the page's own number, with what may be done with it in front.
+//! Identity addresses, which need no allocator: the page's own number, prefixed by the rights.
 //!
 //! **The idea** (Peleg and others, 2015): the I/O address of a page is its physical address, so
-//! that nothing is allocated, searched or freed. But the same page may be mapped twice, once for
-//! reading and once for writing, and an I/O page table has one entry for an address. So the rights
-//! are part of the address: the space is divided into *zones* of 2^s pages, and a page has an
-//! address in each.
+//! nothing is allocated, searched or freed. But the same page may be mapped twice, once for reading
+//! and once for writing, and an I/O page table has one entry for an address. So the rights are part
+//! of the address: the space is divided into *zones* of 2^s pages, and a page has an address in
+//! each.
 //!
 //! | zone | holds |
 //! |---|---|
@@ -13,23 +13,24 @@
 //! | 5, 6, 7 | the same as leaves of 2 MiB, if there are such |
 //! | 9, 10, 11 | the same as leaves of 1 GiB, if there are such |
 //!
-//! Zones of their own for each size, because an address that is once a small page and once within a
+//! Each size has zones of its own, because an address that is first a small page and then within a
 //! large one would have to be invalidated in between ("break before make"). Zones are as large as
-//! fits: a power of two, so that shifts and masks encode and decode, and at least as large as an
-//! entry of the top table, so that zones share no page tables. Zone 0 holds what narrow devices
+//! possible. Their size is a power of two, so that shifts and masks encode and decode, and at least
+//! an entry of the top table, so that zones share no page tables. Zone 0 holds what narrow devices
 //! reach, and with it the window of interrupts.
 //!
 //! What does not fit gets a reason ([`Unfit`]) and goes to the fallback allocator. The address
-//! alone tells which of the two it was ([`Layout::decode`]), so that unmapping looks nothing up.
+//! alone tells which of the two it is ([`Layout::decode`]), so unmapping needs no lookup.
 //!
-//! Pages may also have 16 or 64 KiB, as tables say; the larger zones are for tables of 4 KiB pages.
+//! Pages may also have 16 or 64 KiB, as the tables have; the larger zones are for tables of 4 KiB
+//! pages.
 //!
-//! This is the layout only: entries, and how mappings of the same page are counted, are the page
-//! table's.
+//! This file has the layout only; the page table has the entries, and counts the mappings of a
+//! page.
 //!
 //! - **P3** Decoding an encoded page gives the page, the rights and the size; zones are disjoint.
 //!
-//! **What it tells the device:** physical addresses.
+//! **What the device learns:** physical addresses.
 
 use core::fmt;
 
@@ -58,30 +59,30 @@ impl LeafSize {
     }
 }
 
-/// Where a page is.
+/// The zone of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In zone 0: the fallback allocator's.
+    /// In zone 0: an address of the fallback allocator.
     Fallback,
-    /// In the zone of these rights and this size: physical pages of the same number as `first`, as
-    /// many as were asked for.
+    /// In the zone of these rights and this size: the physical pages from `first` on, as many as
+    /// the range has.
     Identity {
         /// The physical page.
         first: u64,
-        /// What the zone allows.
+        /// The rights of the zone.
         rights: Rights,
         /// The leaves of the zone.
         size: LeafSize,
     },
 }
 
-/// Why pages have no identity address, so that they get one from the fallback allocator.
+/// Why pages have no identity address, and get one from the fallback allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unfit {
     /// There are no pages, or their numbers wrap.
     Empty,
-    /// They are beyond the end of a zone: the machine has more memory than a zone has room for.
+    /// They lie beyond the end of a zone: the machine has more memory than a zone has room for.
     AboveZone,
     /// The device cannot emit the address: its mask is too narrow.
     AboveLimit,
@@ -111,7 +112,7 @@ impl fmt::Display for Unfit {
 
 impl core::error::Error for Unfit {}
 
-/// The addresses are too few for the zones.
+/// There are too few addresses for the zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooNarrow;
 
@@ -197,7 +198,7 @@ impl<'a> Layout<'a> {
         Self { write_only: false, ..self }
     }
 
-    /// The largest leaves that there are zones for.
+    /// The largest leaves that have zones.
     #[must_use]
     pub const fn largest(&self) -> LeafSize {
         self.largest
@@ -209,7 +210,7 @@ impl<'a> Layout<'a> {
         1 << self.shift
     }
 
-    /// The last page of the last zone: tables must resolve as much.
+    /// The last page of the last zone: tables must resolve it.
     #[must_use]
     pub const fn last_page(&self) -> u64 {
         // Four zones for each size.
@@ -259,7 +260,7 @@ impl<'a> Layout<'a> {
         Ok(range)
     }
 
-    /// Where a range is; `None` if it is in no zone, or in more than one.
+    /// The place of a range; `None` if it is in no zone, or in more than one.
     #[must_use]
     pub const fn decode(&self, range: IovaRange) -> Option<Place> {
         let zone = range.first() >> self.shift;

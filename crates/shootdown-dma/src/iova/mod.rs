@@ -1,9 +1,10 @@
-//! Which address? Allocators of I/O virtual address space.
+//! Allocators of I/O virtual address space.
 //!
-//! All stand behind one trait, [`Allocate`], and keep one contract: what is returned is disjoint
-//! from everything that is allocated, cached, reserved or held back; it respects alignment, limit
-//! and boundary; it is never page 0; and what is freed is named by its address *and* its length,
-//! which are checked where checking is affordable (each allocator says what it checks).
+//! All implement one trait, [`Allocate`], and keep one contract. A range that is returned is
+//! disjoint from everything that is allocated, cached, reserved or held back; it respects
+//! alignment, limit and boundary; it is never page 0. A range is freed by its address *and* its
+//! length, which are checked where the check is affordable (each allocator documents what it
+//! checks).
 //!
 //! | allocator | use it |
 //! |---|---|
@@ -12,10 +13,10 @@
 //! | [`Arena`] | where unmapping is lazy and one flush for each sweep of a pool is often enough |
 //! | [`Ring`] | for the buffers of one ring of descriptors, from a region of any of these |
 //! | [`identity`] | with one of these for what does not fit: no allocation at all, but devices learn physical addresses |
-//! | [`Unmanaged`] | nothing at all: somebody else hands out the addresses |
-//! | [`Checked`] | around any of these, to find who frees what isn't theirs |
+//! | [`Unmanaged`] | for a domain whose caller chooses the addresses: it allocates nothing |
+//! | [`Checked`] | around any of these, to find drivers that free a range which they do not have |
 //!
-//! None waits, but for a lock that is held for a bounded time; none disables interrupts. If
+//! None waits, except for a lock that is held for a bounded time; none disables interrupts. If
 //! interrupt handlers allocate or free, all callers do so with interrupts disabled.
 
 pub mod arena;
@@ -40,7 +41,7 @@ pub use unmanaged::Unmanaged;
 
 use crate::addr::IovaRange;
 
-/// What is wanted.
+/// A request for addresses.
 ///
 /// ```
 /// use shootdown_dma::iova::Want;
@@ -50,19 +51,19 @@ use crate::addr::IovaRange;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Want {
-    /// Pages; not 0.
+    /// The number of pages; not 0.
     pub pages: u64,
     /// The first page is a multiple of this power of two.
     pub align: u64,
     /// No page is above this one (the device's mask, or the width of the I/O page table).
     pub limit: u64,
-    /// No multiple of this power of two lies inside the range, but for its start: segment
+    /// No multiple of this power of two lies inside the range, except at its start: segment
     /// boundaries of a device's DMA engine. 0: no boundary.
     pub boundary: u64,
 }
 
 impl Want {
-    /// So many pages, aligned to the next power of two (so that one invalidation covers them),
+    /// This many pages, aligned to the next power of two (so that one invalidation covers them),
     /// anywhere. `None` for 0 pages, and for more than 2^63.
     #[must_use]
     pub const fn pages(pages: u64) -> Option<Self> {
@@ -90,10 +91,10 @@ impl Want {
         Self { boundary, ..self }
     }
 
-    /// Is it a sensible question?
+    /// Checks that the request is valid.
     ///
     /// # Errors
-    /// [`AllocError::Invalid`] if not.
+    /// [`AllocError::Invalid`] if it is not.
     pub const fn check(&self) -> Result<(), AllocError> {
         let boundary = self.boundary;
         let bounded = boundary == 0 || (boundary.is_power_of_two() && self.pages <= boundary);
@@ -104,7 +105,7 @@ impl Want {
         }
     }
 
-    /// Is `range` an answer to it?
+    /// Whether `range` meets the request.
     #[must_use]
     pub const fn is_met_by(&self, range: IovaRange) -> bool {
         let crosses = match self.boundary {
@@ -125,7 +126,7 @@ pub enum AllocError {
     /// No pages, an alignment or boundary that is no power of two, or more pages than the boundary
     /// has.
     Invalid,
-    /// There is no such range free, neither in a tree nor in any cache.
+    /// No such range is free, neither in a tree nor in any cache.
     Exhausted,
     /// The allocator could not get memory for its own records.
     NoMemory,
@@ -149,7 +150,8 @@ impl core::error::Error for AllocError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FreeError {
-    /// Not all of it is allocated: freed twice, a wrong length, or never from here.
+    /// Not all of it is allocated: it was freed before, the length is wrong, or it is from another
+    /// allocator.
     NotAllocated,
     /// The allocator could not get memory for its own records (freeing the middle of a range makes
     /// two); free it again later.
@@ -169,26 +171,25 @@ impl fmt::Display for FreeError {
 
 impl core::error::Error for FreeError {}
 
-/// Something that hands out I/O virtual addresses, from any number of CPUs at once.
+/// An allocator of I/O virtual addresses, for any number of CPUs at once.
 ///
-/// `cpu` is a hint where to look first: a wrong number (the caller has moved since it asked) costs
-/// speed, never safety. Any number will do. Only an allocator that was made for a host that is
-/// [`Pinned`](crate::pinned::Pinned) relies on what was promised there.
+/// `cpu` is a hint where to look first: a wrong number (the caller has moved to another CPU) costs
+/// speed, never safety. Any number works. Only an allocator that was made for a host that is
+/// [`Pinned`](crate::pinned::Pinned) relies on the guarantees of that host.
 ///
 /// # Safety
-/// The contract of the [module](self): users map devices' memory at what is returned, and rely on
-/// nobody else having it.
+/// The contract of the [module](self): users map memory for devices at the returned ranges, and
+/// rely on having them alone.
 pub unsafe trait Allocate: Sync {
-    /// A range that meets `want` ([`Want::is_met_by`]), and that nobody else has.
+    /// Returns a range that meets `want` ([`Want::is_met_by`]), and that no other caller has.
     ///
     /// # Errors
-    /// See [`AllocError`]. [`AllocError::Exhausted`] only after everything that is cached was
-    /// looked at.
+    /// See [`AllocError`]. [`AllocError::Exhausted`] only after all caches were searched.
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError>;
 
-    /// Several ranges at once that each meet `want`, at most `most` (not 0): they are the range
-    /// that is returned, one behind the other, and each is freed by itself. As many as the
-    /// allocator finds at no further cost, and perhaps no more than one.
+    /// Returns several ranges at once that each meet `want`, at most `most` (not 0): they follow
+    /// each other in the returned range, and each is freed by itself. The allocator returns as many
+    /// as it finds at no further cost, and perhaps only one.
     ///
     /// ```
     /// use shootdown_dma::iova::{Allocate, Space, Tree, Want};
@@ -205,14 +206,14 @@ pub unsafe trait Allocate: Sync {
         self.alloc(cpu, want)
     }
 
-    /// Takes a range back that [`alloc`](Self::alloc) returned, of that length. No device reaches
+    /// Takes back a range that [`alloc`](Self::alloc) returned, of that length. No device reaches
     /// memory by it any more: the invalidation is complete.
     ///
     /// # Errors
     /// See [`FreeError`]; as far as the allocator checks.
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError>;
 
-    /// [`free`](Self::free) for many ranges; `refused` is told of those that were not taken back.
+    /// [`free`](Self::free) for many ranges; `refused` gets those that were not taken back.
     #[inline]
     fn free_all(
         &self,
@@ -229,13 +230,13 @@ pub unsafe trait Allocate: Sync {
         }
     }
 
-    /// May who has a single page to give back keep it, for the next one who asks? Not if it matters
-    /// when, or in which order, addresses are handed out again.
+    /// Whether a caller that has a single page to give back may keep it for the next request. False
+    /// if the time or the order matters in which addresses are handed out again.
     fn may_keep(&self) -> bool {
         true
     }
 
-    /// Gives back what is cached for `cpu`, which has gone offline: by whoever is left.
+    /// Gives back what is cached for `cpu`, which has gone offline. Another CPU calls it.
     fn drain(&self, cpu: usize) {
         let _ = cpu;
     }

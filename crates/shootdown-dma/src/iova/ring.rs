@@ -1,19 +1,18 @@
 //! Contiguous addresses for a ring of descriptors.
 //!
-//! **The problem.** What a device pays for a translation it has not cached is the walk, and a walk
-//! is short while upper levels are cached. Buffers of one ring that are scattered over the space
-//! take a walk of their own each, and tables that empty and fill again cannot stay cached (F&S,
-//! SOSP 2024: keeping a descriptor's buffers together, and tables in place, brings strict unmapping
-//! near the cost of none).
+//! **The problem.** A translation that a device has not cached costs a walk, and a walk is short
+//! while upper levels are cached. Buffers of one ring that are scattered over the space take a walk
+//! of their own each, and tables that become empty and fill again can't stay cached (F&S, SOSP
+//! 2024: keeping a descriptor's buffers together, and tables in place, brings strict unmapping near
+//! the cost of none).
 //!
 //! **The scheme.** A ring takes one region from another allocator and hands it out in order, round
-//! and round. Devices complete descriptors nearly in order, so what is freed is what was handed out
-//! first; what is freed out of order is remembered, and comes back with what was before it. So the
-//! ring uses few tables, whose pages can stay for as long as the ring does, and an address is used
-//! again as late as possible.
+//! and round. Devices complete descriptors nearly in order, so the range that is freed is mostly
+//! the one that was handed out first. A range that is freed out of order is marked, and becomes
+//! free when the ranges before it are. So the ring uses few tables, whose pages can stay for as
+//! long as the ring does, and an address is used again as late as possible.
 //!
-//! **What is checked.** Every page that is freed is one that is allocated: a bit for each page of
-//! the region.
+//! **What is checked.** Every page that is freed is allocated: a bit for each page of the region.
 
 use alloc::vec::Vec;
 
@@ -22,13 +21,13 @@ use super::{AllocError, Allocate, FreeError, Want};
 use crate::addr::IovaRange;
 use crate::pinned::NOBODY;
 
-/// Counts pages since the ring began; where they are is the remainder by the region's size.
+/// Counts pages since the ring began; a page's place is the remainder by the region's size.
 struct State {
-    /// All before this are free.
+    /// All pages before this one are free.
     head: u64,
-    /// All from here on are.
+    /// All pages from here on are free.
     tail: u64,
-    /// Between them: by place, those that are free already, or were skipped.
+    /// For the pages between them, by place: those that are free already, or were skipped.
     free: Vec<u64>,
 }
 
@@ -53,14 +52,14 @@ struct State {
 pub struct Ring<A: Allocate> {
     inner: A,
     region: IovaRange,
-    /// Pages that are used of it: a power of two.
+    /// Pages of the region that are used: a power of two.
     size: u64,
     state: Spin<State>,
 }
 
 impl<A: Allocate> Ring<A> {
-    /// A ring in a region that meets `want`, rounded up to a power of two of pages, from `inner`.
-    /// Devices' limits are given here.
+    /// Makes a ring in a region that meets `want`, rounded up to a power of two of pages, from
+    /// `inner`. The device's limits apply to the region.
     ///
     /// # Errors
     /// [`AllocError`] of `inner`; [`AllocError::NoMemory`] also for the ring's own records.
@@ -76,23 +75,23 @@ impl<A: Allocate> Ring<A> {
         Ok(Self { inner, region, size, state: Spin::new(State { head: 0, tail: 0, free }) })
     }
 
-    /// All its addresses.
+    /// The region with all its addresses.
     pub const fn region(&self) -> IovaRange {
         self.region
     }
 
-    /// Is nothing allocated?
+    /// Whether nothing is allocated.
     pub fn is_empty(&self) -> bool {
         self.state.with(|s| s.head == s.tail)
     }
 
-    /// Where the count is in the bitmap.
+    /// The place of a count in the bitmap.
     fn bit(&self, count: u64) -> (usize, u64) {
         let place = count & (self.size - 1);
         (usize::try_from(place / 64).unwrap_or(usize::MAX), 1 << (place % 64))
     }
 
-    /// The count after `tail` where `want` begins, if the ring were empty.
+    /// The count after `tail` where `want` would begin in an empty ring.
     fn begin(&self, tail: u64, want: &Want) -> Option<u64> {
         let place = tail & (self.size - 1);
         let mut at = place.checked_next_multiple_of(want.align)?;
@@ -104,18 +103,18 @@ impl<A: Allocate> Ring<A> {
             }
         }
         if at + want.pages > self.size {
-            at = self.size; // it begins anew
+            at = self.size; // continue at the region's begin
         }
         Some(tail - place + at)
     }
 }
 
-// SAFETY: the region is this ring's alone. Pages between head and tail that are not marked free are
-// handed out; those beyond are not. The region is aligned to its size, a power of two, so that a
-// place in it is aligned, and bounded, as its address is; a larger alignment or boundary is met by
-// nothing, or by all.
+// SAFETY: the region belongs to this ring alone. Pages between head and tail that are not marked
+// free are handed out; those beyond are not. The region is aligned to its size, a power of two. So
+// a place in it is aligned and bounded as its address is; a larger alignment or boundary is met by
+// all places or by none.
 unsafe impl<A: Allocate> Allocate for Ring<A> {
-    /// `want.limit` is looked at, but does not choose: what comes next is above it, or is not.
+    /// `want.limit` is checked, but does not choose a place: the next place is above it, or is not.
     fn alloc(&self, _: usize, want: &Want) -> Result<IovaRange, AllocError> {
         want.check()?;
         if want.pages > self.size || want.align > self.size {
@@ -124,8 +123,7 @@ unsafe impl<A: Allocate> Allocate for Ring<A> {
         self.state.with(|state| {
             let at = self.begin(state.tail, want).ok_or(AllocError::Exhausted)?;
             let end = at + want.pages;
-            // A ring that is empty may begin anywhere: what is skipped is not lost until it comes
-            // round.
+            // An empty ring may begin anywhere: the skipped places become usable in the next round.
             let head = if state.head == state.tail { at } else { state.head };
             let full = end - head > self.size;
             let first = self.region.first() + (at & (self.size - 1));
@@ -196,7 +194,7 @@ impl State {
 }
 
 impl<A: Allocate> Drop for Ring<A> {
-    /// Gives the region back, if nothing of it is allocated. Otherwise it stays taken: somebody's
+    /// Gives the region back, if nothing of it is allocated. Otherwise it stays taken, since a
     /// device may still use it.
     fn drop(&mut self) {
         if self.is_empty() {

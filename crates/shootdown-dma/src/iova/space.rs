@@ -1,4 +1,4 @@
-//! Which addresses there are: a space, and the holes in it.
+//! A space of addresses, and the holes in it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,10 +18,10 @@ pub const INTERRUPTS: IovaRange = hole(0xfee00, 0xfeeff);
 
 /// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines
 /// (where Linux reserves it for every device behind AMD-Vi: `HT_RANGE_START` and `HT_RANGE_END` of
-/// `drivers/iommu/amd/iommu.c`). Firmware lists what a machine reserves, and has the last word.
+/// `drivers/iommu/amd/iommu.c`). The list of the machine's firmware takes precedence.
 pub const HYPERTRANSPORT: IovaRange = hole(0xfd0_0000, 0xfff_ffff);
 
-/// What a domain's devices can address, and what of that is not to be used.
+/// The addresses that a domain's devices can use, and the holes among them.
 ///
 /// ```
 /// use shootdown_dma::iova::space::{INTERRUPTS, Space};
@@ -35,8 +35,8 @@ pub struct Space<'a> {
     pub first: u64,
     /// The last page.
     pub last: u64,
-    /// At least so many pages stay free between any two live ranges, so that a device that runs
-    /// over the end of its buffer faults.
+    /// The least number of pages that stay free between any two live ranges, so that a device that
+    /// runs over the end of its buffer faults.
     pub guard: u64,
     /// Never handed out: what the hardware does not translate ([`INTERRUPTS`],
     /// [`HYPERTRANSPORT`]), and what the firmware has mapped one to one (RMRR, unity ranges).
@@ -69,7 +69,7 @@ impl<'a> Space<'a> {
         Self { reserved, ..self }
     }
 
-    /// Is it one?
+    /// Checks that the space is valid.
     ///
     /// # Errors
     /// [`SpaceError::Empty`], [`SpaceError::TooLarge`].
@@ -83,7 +83,7 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Is all of `range` in it?
+    /// Whether all of `range` is in it.
     #[must_use]
     pub const fn holds(&self, range: IovaRange) -> bool {
         self.first <= range.first() && range.last() <= self.last
@@ -119,7 +119,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Does the range touch one of these, which are ascending and disjoint?
+/// Whether the range touches one of these holes, which are ascending and disjoint.
 pub(super) fn touches(holes: &[IovaRange], range: IovaRange) -> bool {
     let at = holes.partition_point(|hole| hole.last() < range.first());
     holes.get(at).is_some_and(|hole| hole.overlaps(range))

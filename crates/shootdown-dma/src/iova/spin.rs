@@ -1,28 +1,28 @@
 //! The lock of the shared parts: one word, taken by compare-and-swap.
 //!
-//! Allocators are called from interrupt handlers too, where nothing may sleep, and hold this lock
-//! for a bounded time: a search in a balanced tree, a few words of a bitmap, a magazine that
-//! changes hands. They call nobody's code under it, neither the kernel's memory allocator nor an
+//! Interrupt handlers, too, call allocators, and must not sleep; an allocator holds this lock for a
+//! bounded time: a search in a balanced tree, a few words of a bitmap, an exchange of a magazine.
+//! Under the lock it calls no code of the host, neither the kernel's memory allocator nor an
 //! invalidation.
 //!
-//! A seam for the kernel's own lock would be a type parameter on every allocator and on everybody
-//! who holds one, for a lock that is rarely contended: magazines take it once for a hundred
-//! operations. It is not fair for the same reason; and a lock that hands itself over in turn stands
-//! still when the next in turn is a virtual CPU that does not run.
+//! To use the kernel's own lock, every allocator and every type that holds one would need a type
+//! parameter, for a lock that is rarely contended: magazines take it once for a hundred operations.
+//! It is not fair for the same reason; and a fair lock stops when the next in turn is a virtual CPU
+//! that does not run.
 //!
-//! **Interrupts.** The lock does not disable them. If interrupt handlers allocate or free,
-//! everybody else calls the allocators with interrupts disabled, or a handler would wait for the
-//! task it has interrupted.
+//! **Interrupts.** The lock does not disable them. If interrupt handlers allocate or free, all
+//! other callers must disable interrupts, or a handler would wait for the task that it has
+//! interrupted.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | S1 compare-and-swap in `take` | Acquire | S2 | what the one before did under the lock is seen |
+//! | S1 compare-and-swap in `take` | Acquire | S2 | what the holder before did under the lock is seen |
 //! | S2 store when done | Release | S1 | |
 
 use crate::held::Held;
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
-/// A value that one at a time may use.
+/// A value that one CPU at a time may use.
 pub(crate) struct Spin<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -34,7 +34,7 @@ unsafe impl<T: Send> Sync for Spin<T> {}
 // SAFETY: as for `T` itself.
 unsafe impl<T: Send> Send for Spin<T> {}
 
-/// Gives the lock back, however its holder leaves.
+/// Gives the lock back, also when its holder panics.
 struct Taken<'a>(&'a AtomicBool, #[allow(dead_code)] Held); // counted as long as it lives
 
 impl Drop for Taken<'_> {
@@ -53,8 +53,8 @@ impl<T> Spin<T> {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while !self.take() {
             spin_loop();
-            // Waits on a copy of the line. Not under the model checker, which would have a load see
-            // the old for ever.
+            // Waits on a copy of the line. Not under the model checker, which could let a load see
+            // the old value for ever.
             while cfg!(not(loom)) && self.taken.load(Ordering::Relaxed) {
                 spin_loop();
             }
@@ -71,7 +71,7 @@ impl<T> Spin<T> {
     #[inline]
     fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let _taken = Taken(&self.taken, Held::one());
-        // SAFETY: `taken` was false and this thread made it true; nobody else comes here before
+        // SAFETY: `taken` was false and this thread made it true; no other thread comes here before
         // `_taken` is dropped.
         self.value.with_mut(|value| f(unsafe { &mut *value }))
     }

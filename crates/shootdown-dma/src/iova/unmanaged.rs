@@ -1,13 +1,13 @@
-//! Addresses that somebody else hands out.
+//! A domain without an allocator: its caller chooses the addresses.
 //!
-//! A hypervisor's guest says itself at which addresses its devices are to find memory. A domain for
-//! such a guest has nothing to allocate: it maps with [`Domain::map_at`](crate::Domain::map_at),
-//! and this stands where an allocator would.
+//! A hypervisor's guest chooses the addresses at which its devices find memory. A domain for such a
+//! guest has nothing to allocate: it maps with [`Domain::map_at`](crate::Domain::map_at), and uses
+//! this type as its allocator.
 
 use super::{AllocError, Allocate, FreeError, Want};
 use crate::addr::IovaRange;
 
-/// No address is handed out here, and none taken back.
+/// An allocator that hands out no address, and takes none back.
 ///
 /// ```
 /// use shootdown_dma::iova::{AllocError, Allocate, Unmanaged, Want};
@@ -17,7 +17,7 @@ use crate::addr::IovaRange;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unmanaged;
 
-// SAFETY: what is never handed out is disjoint from everything.
+// SAFETY: it hands out no range.
 unsafe impl Allocate for Unmanaged {
     fn alloc(&self, _: usize, _: &Want) -> Result<IovaRange, AllocError> {
         Err(AllocError::Exhausted)

@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 
 use crate::addr::{IovaRange, PhysAddr};
 
-/// A table that was taken out. Its range is to be invalidated, with table entries; then
-/// [`IoPageTable::finish`](super::IoPageTable::finish) is told.
+/// A table that was taken out. Invalidate its range, with table entries; then call
+/// [`IoPageTable::finish`](super::IoPageTable::finish).
 ///
 /// Forgetting it loses a page until the whole table is freed.
 #[must_use = "the table's page is freed when this is invalidated and finished"]
@@ -23,11 +23,11 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// What is to be invalidated: everything below the entry that led to the table.
+    /// The range to invalidate: everything below the entry that led to the table.
     #[must_use]
     pub fn range(&self) -> IovaRange {
         let pages = 1u64 << self.bits;
-        // Page 0 is nobody's; the entry is covered by any of its pages.
+        // Page 0 is never used; the entry is covered by any of its pages.
         let (first, pages) = if self.first == 0 { (1, pages - 1) } else { (self.first, pages) };
         match IovaRange::new(first, pages) {
             Some(range) => range,
@@ -62,26 +62,26 @@ impl Detachments {
         self.len
     }
 
-    /// Are there none?
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Is there no more room?
+    /// Whether there is no more room.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.len == Self::ROOM
     }
 
-    /// The one that came last.
+    /// Takes the one that came last.
     pub fn pop(&mut self) -> Option<Detached> {
         self.len = self.len.checked_sub(1)?;
         // SAFETY: it is there, and now it is not counted any more.
         Some(unsafe { self.tables[self.len].assume_init_read() })
     }
 
-    /// All of them, to be looked at.
+    /// All of them, by reference.
     pub fn iter(&self) -> impl Iterator<Item = &Detached> {
         // SAFETY: as many are there.
         self.tables[..self.len].iter().map(|table| unsafe { table.assume_init_ref() })

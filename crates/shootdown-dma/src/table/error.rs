@@ -12,10 +12,10 @@ pub enum MapErrorKind {
     OutOfRange,
     /// The physical range is not aligned to a page, or goes past what the format can name.
     BadAddress,
-    /// Something else is mapped there (or the same, but not by counted use).
+    /// Other memory is mapped there (or the same, but not by counted use).
     AlreadyMapped,
-    /// The page is used as often as can be counted: in its entry, if there is nothing
-    /// [beside](super::TableMemory::side) it, or no memory for that; a million times otherwise.
+    /// The page has as many users as can be counted: as its entry counts, if there is no side word
+    /// [beside](super::TableMemory::side) it, or no memory for that; a million otherwise.
     CountFull,
     /// There is no memory for a table.
     NoMemory,
@@ -28,8 +28,8 @@ pub struct MapError {
     pub kind: MapErrorKind,
     /// The first page that could not be mapped.
     pub page: u64,
-    /// Pages that had been mapped and were taken away again: a device may know them, so invalidate
-    /// them (leaf entries only) before they are anyone's again.
+    /// Pages that had been mapped and were unmapped again: a device may have used them, so
+    /// invalidate them (leaf entries only) before they are used again.
     pub undone: Option<IovaRange>,
 }
 

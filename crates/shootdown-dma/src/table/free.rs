@@ -1,13 +1,13 @@
-//! Tables that were invalidated: freed when nobody of ours walks them any more.
+//! Tables that were invalidated: freed when no walker of ours uses them any more.
 //!
-//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh
-//! when all epoch slots were looked at, and walks that went on then are waited for; those that are
-//! *held* are past that, and freed when no epoch slot holds them. The lists hang through the dead
-//! tables' own first words, which stay tombstones: waiting costs no memory.
+//! They wait in three lists. *Fresh* tables were just finished. *Waiting* tables were fresh when
+//! all epoch slots were read, and wait for the walks that were posted then. *Held* tables have
+//! passed that, and are freed when no epoch slot holds them. The lists are linked through the first
+//! words of the dead tables, which stay tombstones: waiting costs no memory.
 //!
-//! One at a time does this, and retires tables (`reclaim`): a lock, which is only tried, never
-//! waited for. Mapping does not know of it, and whoever does not get it leaves the work to the next
-//! time.
+//! One CPU at a time does this and retires tables (`reclaim`), under a lock that is only tried,
+//! never waited for. Mapping does not take the lock, and a CPU that does not get it leaves the work
+//! to the next call.
 
 use core::fmt;
 
@@ -23,12 +23,12 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 pub(super) struct State {
     /// Where the next sweep begins.
     pub sweep: u64,
-    /// Retirements so far. (Their tombstones have 40 bits for it: nobody remembers one for so
+    /// Retirements so far. (Their tombstones have 40 bits for it: no CPU remembers one for that
     /// long.)
     pub retirements: u64,
-    /// Dead tables whose walkers are waited for: the first of a list, or 0.
+    /// Dead tables that wait for walks: the first of a list, or 0.
     waiting: u64,
-    /// Dead tables that nobody walks, but may hold.
+    /// Dead tables that no walk uses, but that a slot may hold.
     held: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Reclaim {
     fresh: AtomicU64,
 }
 
-// SAFETY: the state belongs to whoever has the lock.
+// SAFETY: the state belongs to the holder of the lock.
 unsafe impl Sync for Reclaim {}
 // SAFETY: as above; it has no part that belongs to a thread.
 unsafe impl Send for Reclaim {}
@@ -53,9 +53,9 @@ impl Reclaim {
         }
     }
 
-    /// Does `f` alone; `None` if somebody else is at it.
+    /// Calls `f` alone; `None` if another CPU has the lock.
     pub fn alone<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
-        // ORDERING: Acquire, with the Release below: sees what the last one did.
+        // ORDERING: Acquire, with the Release below: sees what the last holder did.
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
@@ -65,7 +65,7 @@ impl Reclaim {
         Some(result)
     }
 
-    /// Every dead table, when nobody else is there.
+    /// Calls `f` for every dead table, when no other user is left.
     pub fn for_each_dead<M: TableMemory>(&self, memory: &M, mut f: impl FnMut(PhysAddr)) {
         let fresh = self.fresh.swap(0, Ordering::Acquire);
         self.alone(|state| {
@@ -76,7 +76,7 @@ impl Reclaim {
     }
 }
 
-/// Goes along a list of dead tables, whose links may be used up as it goes.
+/// Walks a list of dead tables; `f` may free each of them.
 fn each<M: TableMemory>(memory: &M, mut at: u64, mut f: impl FnMut(PhysAddr)) {
     while at != 0 {
         let page = PhysAddr(at);
@@ -86,7 +86,7 @@ fn each<M: TableMemory>(memory: &M, mut at: u64, mut f: impl FnMut(PhysAddr)) {
     }
 }
 
-/// Hangs a dead table before a list.
+/// Puts a dead table at the front of a list.
 fn hang<M: TableMemory>(memory: &M, page: PhysAddr, list: &mut u64) {
     // SAFETY: dead, and not freed yet.
     let table = unsafe { memory.table(page) };
@@ -95,9 +95,9 @@ fn hang<M: TableMemory>(memory: &M, page: PhysAddr, list: &mut u64) {
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// Takes note that the invalidation of a table that was taken out is complete. Its page is
-    /// freed when nobody walks it any more, now or by a later call of this or
-    /// [`collect`](Self::collect); unless the table was put back.
+    /// Records that the invalidation of a table that was taken out is complete. Its page is freed
+    /// when no walk uses it any more, now or by a later call of this or [`collect`](Self::collect);
+    /// unless the table was put back.
     ///
     /// # Safety
     /// Since the table was taken out its [range](Detached::range) was invalidated, with table
@@ -107,7 +107,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let level = level.into();
         // SAFETY: its entry is not empty before this is done, and only empty tables are taken out.
         let slot = unsafe { self.slot(parent, slot as usize) };
-        // ORDERING: Release, with the Acquire of who puts another table there.
+        // ORDERING: Release, with the Acquire of the CPU that puts another table there.
         let away = slot.compare_exchange(
             word::detached(table.0),
             word::EMPTY,
@@ -146,11 +146,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         self.collect();
     }
 
-    /// Frees what nobody walks any more of the tables that are [finished](Self::finish); how many.
+    /// Frees those of the [finished](Self::finish) tables that no walk uses any more; returns how
+    /// many.
     pub fn collect(&self) -> usize {
         self.reclaim
             .alone(|state| {
-                // Those that are waited for, then those that came since, which often need not wait.
+                // First those that wait, then those that came since, which often need not wait.
                 let freed = self.collect_waiting(state);
                 if state.waiting == 0 {
                     // ORDERING: Acquire, with the Release of `finish`.
@@ -180,8 +181,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 hang(&self.memory, page, &mut state.held);
             } else {
                 freed += 1;
-                // SAFETY: its invalidation is complete (`finish`), nobody walks that could have
-                // found it, and nobody holds it (I1, I2 of `epoch_slot`).
+                // SAFETY: its invalidation is complete (`finish`), no walk is left that could have
+                // found it, and no slot holds it (I1, I2 of `epoch_slot`).
                 unsafe { self.free_table(page) };
             }
         });

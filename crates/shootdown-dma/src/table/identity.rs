@@ -1,9 +1,9 @@
 //! Pages that several users map at one address: counted in the entry itself, and beside it where
-//! they are many.
+//! there are many.
 //!
 //! Where a device's address is a function of the memory's (identity mapping), two users of one page
-//! share one entry, and nobody owns it. As long as they are few its word says everything, and each
-//! change is one compare-and-swap:
+//! share one entry, and no user owns it. As long as there are few users the entry's word holds
+//! everything, and each change is one compare-and-swap:
 //!
 //! | word | acquire | release |
 //! |---|---|---|
@@ -15,13 +15,12 @@
 //! | tombstone | look again from the root | error: not mapped |
 //!
 //! A leaf that is not marked as counted is owned ([`Walker::map`]). Superpages are counted as pages
-//! are, but for what an entry does not count: they are few and live long, so that they have no side
-//! words.
+//! are, but only in the entry: they are few and live long, so they have no side words.
 //!
-//! Until the last user releases the page a device can reach it, also for those who have released
-//! it: rights are those of a page, not of a buffer. And *each* last release is invalidated on its
-//! own behalf, by a command submitted after it: one that is pending from before may have been
-//! carried out already.
+//! Until the last user releases the page a device can reach it, also on behalf of users that have
+//! released it: rights belong to a page, not to a buffer. And *each* last release needs an
+//! invalidation of its own, submitted after it: one that is pending from before may have been
+//! executed already.
 
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
@@ -31,27 +30,27 @@ use super::{MapError, MapErrorKind, UnmapError, index};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::Ordering;
 
-/// What it took to acquire a page.
+/// The result of acquiring a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acquired {
-    /// It was not mapped. (Units that remember what was not mapped are to be told.)
+    /// It was not mapped. (Units that cache absent entries need an invalidation.)
     First,
     /// It was mapped already.
     Shared,
 }
 
-/// What is left when a page has been released.
+/// The result of releasing a page.
 #[must_use = "a device reaches the page until the last release is invalidated"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
     /// Others use it: it stays mapped.
     Shared,
-    /// Nobody: it is to be invalidated (leaf entries only) before it is anyone else's.
+    /// No user is left: it has to be invalidated (leaf entries only) before it is used again.
     Last,
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
-    /// One more user of the page, which is mapped to `phys`; the first one maps it.
+    /// Adds a user of the page, which is mapped to `phys`; the first user maps it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed. [`MapErrorKind::AlreadyMapped`] also if other memory,
@@ -93,7 +92,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let leaf = self.table.format.leaf(phys, rights, level);
         let first = leaf | F::COUNTED | F::one();
         let mut stale = word::EMPTY;
-        // A token that was dropped was the last.
+        // Whether dropping a token has emptied the entry.
         let mut emptied = false;
         loop {
             let fail = |kind| Err(MapError { kind, page, undone: emptied.then_some(range) });
@@ -105,7 +104,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let entry = slot.load(Ordering::Acquire);
             let (next, acquired) = match self.table.format.decode(entry, level) {
                 Decoded::Empty => (first, Acquired::First),
-                // Seen before the last walk: it means nothing any more (see `down`).
+                // The tombstone was seen before the last walk: it counts as empty (see `down`).
                 Decoded::Tombstone if entry == stale => (first, Acquired::First),
                 Decoded::Leaf(..)
                     if !F::is_counted(entry) || F::meaning(entry) != F::meaning(leaf) =>
@@ -130,7 +129,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                         Err(kind) => return fail(kind),
                     },
                 },
-                // Smaller pages were mapped here, or are.
+                // Smaller pages were mapped here, or still are.
                 Decoded::Table(_) | Decoded::Detached(_) if level != 0 => {
                     return fail(MapErrorKind::AlreadyMapped);
                 }
@@ -141,7 +140,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 }
             };
             // ORDERING: AcqRel: what earlier users did comes before, and this before what later
-            // ones do.
+            // users do.
             if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.table.rely_on(slot, next, level);
                 return Ok(acquired);
@@ -188,8 +187,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         last
     }
 
-    /// One user of the page less; the last one unmaps it. Of a superpage, all pages: whichever is
-    /// named.
+    /// Removes a user of the page; the last one unmaps it. For a superpage, all of its pages,
+    /// whichever is named.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed.
@@ -213,8 +212,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             match self.table.format.decode(entry, level) {
                 Decoded::Leaf(..) if F::is_counted(entry) => {}
                 Decoded::Leaf(..) => return Err(UnmapError::NotCounted { page }),
-                // It is mapped by the caller, or else it is not: nothing that others do meanwhile
-                // matters.
+                // The caller has mapped it, or it is an error: concurrent calls of others make no
+                // difference.
                 _ => return Err(UnmapError::NotMapped { page }),
             }
             let last = match counted::<F>(entry) {
@@ -238,9 +237,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// `phys` on, in leaves at `level`.
     ///
     /// # Errors
-    /// The first that one of them meets. The others have been released again; where that was the
-    /// last use, [`MapError::undone`] covers it. [`MapErrorKind::BadAddress`] if the range is
-    /// not of whole leaves.
+    /// The first error of a leaf. The other leaves have been released again; where that was the
+    /// last use, [`MapError::undone`] covers it. [`MapErrorKind::BadAddress`] if the range does not
+    /// consist of whole leaves.
     pub fn acquire_all(
         &mut self,
         range: IovaRange,

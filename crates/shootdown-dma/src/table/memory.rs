@@ -1,4 +1,4 @@
-//! Where page tables live: the kernel's half of the seam.
+//! Memory for page tables: the kernel's half of the interface.
 
 use crate::addr::PhysAddr;
 use crate::sync::AtomicU64;
@@ -17,21 +17,21 @@ pub const CHUNK: u64 = 4096;
 /// whole table; otherwise a table is several chunks that follow each other.
 pub type Table = [AtomicU64; ENTRIES];
 
-/// Pages for page tables, and the way between their addresses.
+/// Pages for page tables, and the mapping between their addresses.
 ///
 /// # Safety
 /// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, below 2^52 and
-/// not at 0, which nobody else has until it is [freed](Self::free), and which the IOMMU reads at
-/// that physical address. [`table`](Self::table) of a page that is allocated is that page, and what
-/// [`side`](Self::side) says is kept until it is freed. After [`write_back`](Self::write_back)
-/// returns the IOMMU's walker sees what was stored before.
+/// not at 0, which no other code uses until it is [freed](Self::free), and which the IOMMU reads at
+/// that physical address. [`table`](Self::table) of a page that is allocated is that page, and the
+/// word of [`side`](Self::side) is kept until the page is freed. After
+/// [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored before.
 pub unsafe trait TableMemory: Sync {
     /// A zeroed page; `None` when there is no memory.
     fn allocate(&self) -> Option<PhysAddr>;
 
-    /// So many pages that follow each other, a power of two, aligned to all of their size;
-    /// otherwise as [`allocate`](Self::allocate). More than one is asked for only where a table
-    /// has more than 4 KiB: granules of 16 and 64 KiB, and root tables that are concatenated.
+    /// As many contiguous pages, a power of two, aligned to all of their size; otherwise as
+    /// [`allocate`](Self::allocate). More than one is requested only where a table has more than 4
+    /// KiB: granules of 16 and 64 KiB, and root tables that are concatenated.
     fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         if pages == 1 { self.allocate() } else { None }
     }
@@ -61,16 +61,16 @@ pub unsafe trait TableMemory: Sync {
     unsafe fn table(&self, page: PhysAddr) -> &Table;
 
     /// A word that goes with this page, in a record that the host keeps of it (its `struct page`,
-    /// or an array beside): 0 when the page is allocated, and nobody else's until it is freed.
-    /// There the table hangs a page more when one page is shared by more users than an entry
-    /// counts, and takes it away before it frees this one.
+    /// or an array beside): 0 when the page is allocated, and used by no other code until it is
+    /// freed. The table stores the address of another page there when one page has more users than
+    /// an entry counts, and clears it before it frees this page.
     ///
-    /// `None`, as long as the host says nothing else: there is none. Then who comes too many is
-    /// [told](super::MapErrorKind::CountFull), and a domain takes another address. So it matters
-    /// for [identity addresses](crate::iova::identity) alone, and most where entries count few
-    /// users (Arm: 2).
+    /// The default is `None`: the host has no such word. Then a user beyond the count gets [an
+    /// error](super::MapErrorKind::CountFull), and a domain takes another address. So the word
+    /// matters for [identity addresses](crate::iova::identity) only, and most where entries count
+    /// few users (Arm: 2).
     ///
-    /// With frames that lie together, an array beside them is all that it takes:
+    /// If the frames lie together, an array beside them is enough:
     ///
     /// ```
     /// # use shootdown_dma::PhysAddr;
@@ -93,14 +93,14 @@ pub unsafe trait TableMemory: Sync {
         None
     }
 
-    /// Does the IOMMU's walker read the CPU's caches? If not, entries are written back before
-    /// anything relies on them.
+    /// Whether the IOMMU's walker reads the CPU's caches. If not, entries are written back before
+    /// anything depends on them.
     fn is_coherent(&self) -> bool {
         true
     }
 
-    /// Makes `entries` visible to a walker that does not look into the CPU's caches; done when it
-    /// returns. Called only if the memory is not [coherent](Self::is_coherent).
+    /// Makes `entries` visible to a walker that does not read the CPU's caches, before it returns.
+    /// Called only if the memory is not [coherent](Self::is_coherent).
     fn write_back(&self, entries: &[AtomicU64]) {
         let _ = entries;
     }

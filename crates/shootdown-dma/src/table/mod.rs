@@ -1,46 +1,47 @@
-//! What does the hardware find there? I/O page tables.
+//! I/O page tables: what the hardware finds.
 //!
 //! # The problem
 //! Many CPUs map and unmap in one tree at once, millions of times a second, and a device walks it
 //! all the time. A lock would be the most contended line of the machine. And tables that have
-//! become empty have to go away, or address spaces that are used page by page grow without bound.
+//! become empty must be freed, or address spaces that are used page by page grow without bound.
 //!
 //! # The protocol
-//! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps
-//! or unmaps in it meanwhile. So leaf entries are only the owner's ([`Walker::map`],
-//! [`Walker::unmap`]; a mapping is unmapped as a whole or not at all, `unit`), and tables are what
-//! is shared. Pages that several users map at one address (identity) are counted instead, in the
-//! entry and, where that is too small, beside it ([`Walker::acquire`], [`Walker::release`];
-//! `identity`, `spill`).
+//! **Ranges are owned.** A caller that maps or unmaps a range has it from an allocator: no other
+//! caller maps or unmaps in it meanwhile. So leaf entries belong to the owner alone
+//! ([`Walker::map`], [`Walker::unmap`]; a mapping is unmapped as a whole or not at all, `unit`),
+//! and only tables are shared. Pages that several users map at one address (identity) are counted
+//! instead, in the entry and, where that is too small, beside it ([`Walker::acquire`],
+//! [`Walker::release`]; `identity`, `spill`).
 //!
-//! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes
-//! the winner's.
+//! **Tables are put** where there are none by compare-and-swap. A CPU whose compare-and-swap fails
+//! frees its own table and uses the other CPU's.
 //!
 //! **Tables are taken out** in four steps (`reclaim`), off the path of mapping:
 //! 1. The entry above an empty table is marked: *retiring*.
 //! 2. Every entry of the table becomes a tombstone, one compare-and-swap each. An entry that is not
-//!    empty ends it, and the tombstones go away again.
+//!    empty ends the retirement, and the tombstones are removed again.
 //! 3. The marked entry becomes *detached*: not present for the hardware, and it still names the
 //!    table.
 //! 4. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the
 //!    page is freed as soon as no walker of ours can be in it (`epoch_slot`).
 //!
-//! Nobody waits for any of it, also not if who does it is interrupted for long. Who comes to a
-//! tombstone and wants to map there goes once more from the root, and takes off the mark of step 1:
-//! then step 3 fails, and the tombstone, whose number is that of this retirement, means nothing any
-//! more.
+//! No CPU waits for any of these steps, even if the CPU that does them is interrupted for long. A
+//! CPU that finds a tombstone and wants to map there walks again from the root, and clears the mark
+//! of step
+//! 1. Then step 3 fails, and the tombstone, which carries the number of this retirement, counts as
+//!    empty from then on.
 //!
-//! Between 3 and 4 walk caches may lead to the old table. If a new one were put in its place, a
-//! device could be led past it, and fault on what is mapped. So whoever maps there then puts the
-//! *same* table back, and the fourth step finds that there is nothing to free. Nobody waits for an
+//! Between 3 and 4 walk caches may still lead to the old table. If a new table were put in its
+//! place, a device could be led to the old one, and fault on a page that is mapped. So a CPU that
+//! maps there puts the *same* table back, and step 4 finds nothing to free. It does not wait for an
 //! invalidation either.
 //!
-//! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap:
-//! it was empty, so the table was in the tree, and no retirement can succeed from now on. The
-//! others are then stored without further ado, even over tombstones: whoever put them there will
-//! come to a live entry, and takes away only what is still his tombstone.
+//! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap.
+//! The entry was empty, so the table was in the tree, and no retirement can succeed from now on.
+//! The other entries are then stored plainly, even over tombstones: the CPU that put the tombstones
+//! there will find a live entry, and removes only entries that are still its tombstones.
 //!
-//! **Chunks.** A table is as large as a page of the format, and is reached 4 KiB at a time: a
+//! **Chunks.** A table is as large as a page of the format, and is accessed 4 KiB at a time: a
 //! *chunk*. Where the granule is 4 KiB the two are the same. Tables of 16 and 64 KiB, and roots
 //! that are concatenated from several, have more; a range goes on in the next chunk as it does in
 //! the next table, and a table is taken out with all of its chunks.
@@ -51,14 +52,14 @@
 //! - **I3** A table is freed after its invalidation, and after the last walker of ours has left it.
 //! - **I4** While an invalidation of a detached table is deferred its page is not freed, nor
 //!   detached again.
-//! - **I5** What fails has changed nothing that is mapped, and says what a device may have seen
-//!   meanwhile.
-//! - **I6** A walker that does not look into the CPU's caches finds what was mapped when `map`
-//!   returns, and never comes to a table before its entries.
+//! - **I5** A call that fails has changed nothing that is mapped, and its error says what a device
+//!   may have used meanwhile.
+//! - **I6** A hardware walker that does not read the CPU's caches finds what was mapped when `map`
+//!   returns, and never reaches a table before its entries.
 //!
 //! # Orderings
-//! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the
-//! contents of tables along with their links; the two-sided ones are in `epoch_slot`.
+//! Every decision is a compare-and-swap on one word. Releases and acquires carry the contents of
+//! tables along with their links; the two-sided ones are in `epoch_slot`.
 
 mod detached;
 mod epoch_slot;
@@ -98,13 +99,13 @@ const fn span<F: Format>(level: u32) -> u64 {
     1 << (F::INDEX * level)
 }
 
-/// Where the entry of `page` is in its chunk of a table at `level`.
+/// The index of `page`'s entry in its chunk of a table at `level`.
 #[inline]
 const fn index<F: Format>(page: u64, level: u32) -> usize {
     (page >> (F::INDEX * level)) as usize & (memory::ENTRIES - 1)
 }
 
-/// Bits of a page number that are the same for all that a chunk of a table at `level` covers.
+/// Bits of a page number that are the same for all pages that a chunk of a table at `level` covers.
 #[inline]
 const fn chunk_bits<F: Format>(level: u32) -> u32 {
     F::INDEX * level + INDEX_BITS
@@ -121,22 +122,23 @@ const fn chunk(table: PhysAddr, n: usize) -> PhysAddr {
     PhysAddr(table.0 + ((n >> INDEX_BITS) as u64 * CHUNK))
 }
 
-/// Stores an entry that is the caller's to store.
+/// Stores an entry that belongs to the caller.
 ///
-/// The model checker orders a plain store and read-modify-writes that run beside it only in part:
-/// it lets one of these read past the store, as no hardware does (a read-modify-write follows what
-/// it has read directly, in the order of all stores to the word). There it is a swap, which is no
-/// stronger otherwise.
+/// The model checker orders a plain store and concurrent read-modify-writes only in part: it lets
+/// one of these read past the store, as no hardware does (a read-modify-write directly follows the
+/// store that it has read, in the order of all stores to the word). Under the checker it is a swap,
+/// which is no stronger otherwise.
 #[inline]
 fn put(slot: &AtomicU64, entry: u64) {
-    // ORDERING: Release, with the Acquire of whoever reads it and goes on from there.
+    // ORDERING: Release, with the Acquire of a walk that reads the entry and goes on from there.
+    // Without it the walk may find an older content of the table below.
     #[cfg(not(loom))]
     slot.store(entry, Ordering::Release);
     #[cfg(loom)]
     slot.swap(entry, Ordering::Release);
 }
 
-/// An I/O page table: what one domain's devices reach.
+/// An I/O page table: the memory that one domain's devices reach.
 ///
 /// ```
 /// # use shootdown_dma::table::{memory::Table, TableMemory};
@@ -176,18 +178,18 @@ pub struct IoPageTable<F: Format, M: TableMemory> {
     format: F,
     memory: M,
     root: PhysAddr,
-    /// Those of `walker`.
+    /// The slots of `walker`.
     epoch_slots: Fixed<EpochSlot>,
-    /// Those of `walker_at`.
+    /// The slots of `walker_at`.
     kept: Fixed<EpochSlot>,
     reclaim: Reclaim,
     pages: AtomicUsize,
-    /// As many there may be.
+    /// The most pages that it may have.
     most: usize,
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// An empty table, for `cpus` CPUs (at least one) that walk it at once.
+    /// Makes an empty table, for `cpus` CPUs (at least one) that walk it at once.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -206,13 +208,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         Ok(all)
     }
 
-    /// The same, with so many [`pages`](Self::pages) at most: what would take more finds no memory.
+    /// The same, with at most this many [`pages`](Self::pages): a call that needs more fails as
+    /// without memory.
     #[must_use]
     pub fn at_most(self, pages: usize) -> Self {
         Self { most: pages, ..self }
     }
 
-    /// Is there no room for another table, however much memory there is?
+    /// Whether the bound leaves no room for another table.
     pub fn is_full(&self) -> bool {
         self.most - self.pages().min(self.most) < chunks::<F>()
     }
@@ -222,17 +225,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         &self.format
     }
 
-    /// Where the pages come from.
+    /// The source of its pages.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The root, for the device's entry in the IOMMU. It stays where it is.
+    /// The root, for the device's entry in the IOMMU. Its address never changes.
     pub fn root(&self) -> PhysAddr {
         self.root
     }
 
-    /// May one entry at this level map so many pages?
+    /// Whether one entry at this level may map this many pages.
     #[inline]
     pub fn has_leaves_of(&self, pages: u64, level: u32) -> bool {
         level < self.format.levels() && self.format.may_be_leaf(level) && span::<F>(level) == pages
@@ -244,14 +247,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         (1 << self.format.page_bits()) - 1
     }
 
-    /// Pages of 4 KiB that are not free: the root, those in the tree, those that wait to be freed,
+    /// Pages of 4 KiB that are in use: the root, those in the tree, those that wait to be freed,
     /// and side tables.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// An epoch slot at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint
-    /// (any number will do): where it was last, what it remembers is found again.
+    /// A walker at a free epoch slot of the table; `None` if all are taken. `cpu` is a hint (any
+    /// number works): the slot that the CPU had last still remembers its tables.
     #[inline]
     pub fn walker(&self, cpu: usize) -> Option<Walker<'_, F, M>> {
         let epoch_slots = self.epoch_slots.len();
@@ -267,19 +270,19 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         Some(unsafe { Walker::sit(self, epoch_slot, true) })
     }
 
-    /// An epoch slot that the caller keeps for one CPU at a time by itself, which saves an atomic
-    /// swap. There are as many as CPUs, beside those of [`walker`](Self::walker); `None` if
-    /// there is none of this number.
+    /// A walker at the epoch slot of this number, which the caller uses on one CPU at a time; that
+    /// saves an atomic swap. There are as many as CPUs, beside those of [`walker`](Self::walker);
+    /// `None` if there is none of this number.
     ///
     /// # Safety
-    /// While the walker lives nobody else asks for one of the same number.
+    /// While the walker lives no other one of the same number exists.
     #[inline]
     pub unsafe fn walker_at(&self, number: usize) -> Option<Walker<'_, F, M>> {
         // SAFETY: as the caller promises.
         self.kept.get(number).map(|epoch_slot| unsafe { Walker::sit(self, epoch_slot, false) })
     }
 
-    /// Every epoch slot that there is.
+    /// All epoch slots.
     fn all_epoch_slots(&self) -> impl Iterator<Item = &EpochSlot> {
         self.epoch_slots.iter().chain(self.kept.iter())
     }
@@ -291,7 +294,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// did is complete, with all that was mapped.
     pub unsafe fn free(self) {
         self.reclaim.for_each_dead(&self.memory, |page| {
-            // SAFETY: out of the tree, and nobody borrows the table any more.
+            // SAFETY: it is out of the tree, and no borrow of the table exists any more.
             unsafe { self.free_with_sides(page, chunks::<F>()) };
         });
         self.free_below(self.root, self.format.levels() - 1);
@@ -300,7 +303,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn free_below(&self, phys: PhysAddr, level: u32) {
         let count = self.chunks_at(level);
         if level > 0 {
-            // SAFETY: in the tree, and freed below.
+            // SAFETY: it is in the tree, and freed below.
             for slot in unsafe { self.chunks_of(phys, count) }.flatten() {
                 match self.format.decode(slot.load(Ordering::Acquire), level) {
                     Decoded::Table(below) | Decoded::Detached(below) => {
@@ -310,23 +313,23 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 }
             }
         }
-        // SAFETY: `free` owns the tree; each page hangs in one place.
+        // SAFETY: `free` owns the tree; each page is linked in one place.
         unsafe { self.free_with_sides(phys, count) };
     }
 
-    /// The first page of every entry that is a leaf, and how many pages it maps. Nobody maps or
-    /// unmaps meanwhile.
+    /// Calls `f` with the first page of every leaf, and how many pages it maps. No other call maps
+    /// or unmaps meanwhile.
     pub(crate) fn for_each_leaf(&self, f: &mut impl FnMut(u64, u64)) {
         self.leaves_below(self.root, self.format.levels() - 1, 0, f);
     }
 
     fn leaves_below(&self, table: PhysAddr, level: u32, first: u64, f: &mut impl FnMut(u64, u64)) {
         let pages = span::<F>(level);
-        // SAFETY: in the tree, out of which nobody takes it.
+        // SAFETY: it is in the tree, and no call takes it out.
         let slots = unsafe { self.chunks_of(table, self.chunks_at(level)) }.flatten();
         for (n, slot) in (0..).zip(slots) {
             let page = first + n * pages;
-            // ORDERING: Acquire, with the Release of who linked the table.
+            // ORDERING: Acquire, with the Release of the CPU that linked the table.
             match self.format.decode(slot.load(Ordering::Acquire), level) {
                 Decoded::Table(below) => self.leaves_below(below, level - 1, page, f),
                 Decoded::Leaf(..) => f(page, pages),
@@ -335,7 +338,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// Is the range within what the table resolves?
+    /// Whether the range is within what the table resolves.
     #[inline]
     fn resolves(&self, range: IovaRange) -> bool {
         range.last() <= self.last_page()
@@ -367,7 +370,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.free_with_sides(phys, chunks::<F>()) };
     }
 
-    /// So many pages more, if they may be.
+    /// Counts this many pages more, if the bound allows it.
     fn count_pages(&self, chunks: usize) -> bool {
         let before = self.pages.fetch_add(chunks, Ordering::Relaxed);
         let may = before.saturating_add(chunks) <= self.most;
@@ -381,7 +384,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         self.pages.fetch_sub(chunks, Ordering::Relaxed);
     }
 
-    /// How many chunks a table at `level` has.
+    /// The number of chunks of a table at `level`.
     fn chunks_at(&self, level: u32) -> usize {
         let root = level + 1 == self.format.levels();
         chunks::<F>() * if root { self.format.root_tables() as usize } else { 1 }
@@ -410,13 +413,15 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     #[inline]
     fn number(&self, page: u64, level: u32) -> usize {
         let n = (page >> (F::INDEX * level)) as usize;
-        // The root has as many entries as there are.
+        // The root has more entries if it is concatenated.
         if level + 1 == self.format.levels() { n } else { n & ((1 << F::INDEX) - 1) }
     }
 
-    /// Before anything is put below `entry`, or relied on: the hardware sees it, whoever stored it.
+    /// Makes sure that the hardware sees `entry`, whichever CPU stored it. Called before anything
+    /// is put below the entry, or uses it.
     ///
-    /// The mark is set when the entry has been written back, so that this is done once for each.
+    /// The mark is set when the entry has been written back, so that this is done once for each
+    /// entry.
     #[inline]
     fn rely_on(&self, slot: &AtomicU64, entry: u64, level: u32) {
         if self.memory.is_coherent() || entry & F::WRITTEN_BACK != 0 {
@@ -428,7 +433,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             now == then
         };
         let mut now = entry;
-        // ORDERING: Release, with the Acquire of who finds the mark: it was written back before.
+        // ORDERING: Release, with the Acquire of a CPU that finds the mark: the entry was written
+        // back before. Without it that CPU may rely on an entry that the hardware does not see yet.
         while let Err(other) =
             slot.compare_exchange(now, now | F::WRITTEN_BACK, Ordering::AcqRel, Ordering::Acquire)
         {
@@ -442,7 +448,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// The same for an entry that somebody may be retiring, who must not find it changed.
+    /// The same for an entry that another CPU may be retiring, and that must not change for it.
     #[inline]
     fn rely_on_found(&self, slot: &AtomicU64, entry: u64, level: u32) {
         if entry & F::RETIRING == 0 {
@@ -452,7 +458,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// Entries were stored: the hardware is to see them.
+    /// Makes stored entries visible to the hardware.
     #[inline]
     fn show(&self, entries: &[AtomicU64]) {
         if !self.memory.is_coherent() {

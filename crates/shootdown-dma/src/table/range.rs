@@ -1,8 +1,8 @@
-//! Ranges that are owned: mapped and unmapped at the speed of memory.
+//! Owned ranges: mapped and unmapped at the speed of memory.
 //!
-//! One walk for each table, one compare-and-swap for the first entry that a range gets there, plain
-//! stores for the rest (see [`super`] why that is safe). Superpages where address, memory and
-//! length allow.
+//! Each table takes one walk, one compare-and-swap for the first entry that a range gets there, and
+//! plain stores for the rest ([`super`] says why that is safe). Superpages are used where address,
+//! memory and length allow.
 
 use core::slice;
 
@@ -15,13 +15,13 @@ use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
 
-/// What is to be invalidated before the range, and what it led to, is anyone else's.
+/// What has to be invalidated before the range, and the memory that it led to, are used again.
 #[must_use = "a device reaches the memory until this is invalidated"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped {
     /// The pages.
     pub range: IovaRange,
-    /// No table went away: what is cached of the walk may stay.
+    /// No table went away: the walk caches may stay.
     pub leaf_only: bool,
 }
 
@@ -43,9 +43,9 @@ pub(super) fn fit<F: Format>(pages: u64, first: usize, level: u32) -> usize {
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits: one
     /// mapping, which is [unmapped](Self::unmap) as a whole. A device may use the pages when it
-    /// returns (units that remember what was not mapped are told by an invalidation).
+    /// returns (units that cache absent entries need an invalidation before that).
     ///
-    /// The caller owns the range: nobody else maps or unmaps in it at the same time.
+    /// The caller owns the range: no other call maps or unmaps in it at the same time.
     ///
     /// # Errors
     /// See [`MapError`]; nothing of it is mapped then. Tables that were put in place stay, empty.
@@ -97,8 +97,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [`map`](Self::map) for one page, if that is a matter of one entry of the table that is
-    /// remembered. False: nothing was done.
+    /// [`map`](Self::map) for one page, if the remembered table has its entry and nothing else is
+    /// needed. False: nothing was done.
     #[inline]
     pub(crate) fn map_page_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
         let marks = Part::Whole.first::<F>() | Part::Whole.last::<F>();
@@ -107,7 +107,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             && self.map_near(range.first(), phys, rights, marks)
     }
 
-    /// Maps one page, if the table is the one that is remembered and nothing is in the way.
+    /// Maps one page, if its table is remembered and the entry is empty.
     #[inline]
     fn map_near(&self, page: u64, phys: PhysAddr, rights: Rights, marks: u64) -> bool {
         let Some(slot) = self.near(page) else {
@@ -123,8 +123,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         mapped
     }
 
-    /// Unmaps one page, if the table is the one that is remembered and it is a mapping there; where
-    /// it led.
+    /// Unmaps one page, if its table is remembered and the page is a mapping of its own; returns
+    /// the memory that it led to.
     #[inline]
     pub(crate) fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
@@ -137,7 +137,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Some(PhysAddr(entry & ADDRESS))
     }
 
-    /// Can it be mapped at all?
+    /// Whether it can be mapped at all.
     #[inline]
     pub(super) fn check(&self, range: IovaRange, phys: PhysAddr) -> Result<(), MapError> {
         let error = |kind| Err(MapError { kind, page: range.first(), undone: None });
@@ -174,7 +174,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         best
     }
 
-    /// Maps the first pages: those in one table. How many it has mapped, and why it did not get on.
+    /// Maps the first pages: those in one table. Returns how many it has mapped, and why it
+    /// stopped.
     #[inline]
     fn map_in_one_table(
         &mut self,
@@ -202,28 +203,28 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let large =
                 if order > 0 { self.table.format.enlarge(plain, level, order) } else { plain };
             let leaf = large | begins | if pages == span::<F>(level) << order { ends } else { 0 };
-            // ORDERING: what decides is that the entry was empty; Release, as for all links.
+            // ORDERING: the decision is that the entry was empty; Release, as for all links.
             match table[first].compare_exchange(expected, leaf, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => break (table, first, plain, order),
                 Err(entry) => match self.table.format.decode(entry, level) {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
                     Decoded::Empty => expected = entry,
-                    // Once more from the root. If it is still the same then, it means nothing any
-                    // more (see `down`).
+                    // Walk once more from the root. If the tombstone is still the same then, it
+                    // counts as empty (see `down`).
                     Decoded::Tombstone if entry != stale => {
                         stale = entry;
                         self.forget(page, level);
                     }
                     Decoded::Tombstone => expected = entry,
-                    // Smaller pages were mapped here, or are.
+                    // Smaller pages were mapped here, or still are.
                     Decoded::Table(_) | Decoded::Detached(_) => level = self.smaller(level),
                 },
             }
         };
         // From here on the table stays: it has a live entry.
         if F::SIZED && self.table.format.most_order() > 0 {
-            // Block by block: the rest of this one has what its first entry has.
+            // Block by block: the rest of this block gets the value of its first entry.
             let block = &table[first..first + (1 << order)];
             let leaf = block[0].load(Ordering::Relaxed);
             block[1..].iter().for_each(|slot| put(slot, leaf));
@@ -238,8 +239,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let there = slot.load(Ordering::Relaxed);
             if there != word::EMPTY {
                 match self.table.format.decode(there, level) {
-                    // It means nothing any more: whoever put it there will come to the first entry,
-                    // or has.
+                    // It counts as empty: the CPU that put it there finds the first entry live, or
+                    // has found it.
                     Decoded::Empty | Decoded::Tombstone => {}
                     Decoded::Table(_) | Decoded::Detached(_) => break,
                     Decoded::Leaf(..) => {
@@ -260,8 +261,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         (mapped, failed)
     }
 
-    /// The logarithm of the entries that one leaf can fill, of those from here on: it is not in the
-    /// way of another, and address, memory and length fit.
+    /// The logarithm of the entries that one leaf can fill, of those from here on: no other leaf is
+    /// in the way, and address, memory and length fit.
     fn order_at(
         &self,
         entries: &[AtomicU64],
@@ -288,7 +289,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         (0..level).rev().find(|l| self.table.format.may_be_leaf(*l)).unwrap_or(0)
     }
 
-    /// Takes away the first `done` pages again, which are ours.
+    /// Unmaps the first `done` pages again, which this call has mapped.
     #[cold]
     fn undo(&mut self, range: IovaRange, done: u64, kind: MapErrorKind) -> MapError {
         let page = range.first() + done;
@@ -299,10 +300,10 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         MapError { kind, page, undone }
     }
 
-    /// Unmaps the pages of `range`: one mapping, no less and no more (see `unit.rs`). Tables that
-    /// it empties as a whole are taken out, as many as `detached` has room for.
+    /// Unmaps the pages of `range`, which must be exactly one mapping (see `unit.rs`). Tables that
+    /// become empty as a whole are taken out, as many as `detached` has room for.
     ///
-    /// The caller owns the range, until what is returned has been invalidated.
+    /// The caller owns the range until the returned range has been invalidated.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing of it is unmapped then.
@@ -324,9 +325,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     }
 
     /// Unmaps the pages of `range`, all of which are mapped, with whole superpages, whatever
-    /// mappings they are of.
+    /// mappings they belong to.
     ///
-    /// The caller owns the range, as in [`unmap`](Self::unmap), and knows what it was mapped as.
+    /// The caller owns the range, as in [`unmap`](Self::unmap), and knows how it was mapped.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing of it is unmapped then.
@@ -344,7 +345,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Ok(Unmapped { range, leaf_only })
     }
 
-    /// Unmaps one page that is a mapping of its own, and says where it led.
+    /// Unmaps one page that is a mapping of its own, and returns the memory that it led to.
     ///
     /// The caller owns the page, as in [`unmap`](Self::unmap).
     ///
@@ -368,7 +369,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Ok(phys)
     }
 
-    /// Clears what is known to be mapped. False: tables went away.
+    /// Clears entries that were checked to be mapped. False: tables went away.
     #[inline]
     fn clear(&mut self, range: IovaRange, mut detached: Option<&mut Detachments>) -> bool {
         let (mut page, mut left) = (range.first(), range.pages());
@@ -387,7 +388,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
             let mut cleared = 0;
             for slot in entries {
-                // Smaller pages behind larger ones: go on there.
+                // Smaller pages follow larger ones: go on there.
                 if level > 0 && self.table.is_table(slot.load(Ordering::Relaxed), level) {
                     break;
                 }

@@ -1,6 +1,6 @@
-//! Tables that have become empty: taken out of the tree, and put back if they are wanted after all.
+//! Tables that have become empty: taken out of the tree, and put back if they are needed again.
 //!
-//! The protocol is told in [`super`].
+//! [`super`] describes the protocol.
 
 use super::detached::{Detached, Detachments};
 use super::format::{Decoded, Format, word};
@@ -11,11 +11,11 @@ use crate::sync::{AtomicU64, Ordering};
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// Looks at the next `budget` tables in turn, and takes out those that are empty, as long as
-    /// `detached` has room. Each one is to be invalidated and finished. `None`: somebody else
-    /// is at it; otherwise how many it has taken out.
+    /// `detached` has room. The caller must invalidate and finish each of them. `None`: another CPU
+    /// sweeps; otherwise how many it has taken out.
     ///
-    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps. It
-    /// finds tables of tables too.
+    /// One table costs reading its entries up to the first live one, or 512 compare-and-swaps.
+    /// Tables of tables are included.
     pub fn sweep(&self, budget: usize, detached: &mut Detachments) -> Option<usize> {
         self.reclaim.alone(|state| {
             let before = detached.len();
@@ -28,10 +28,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         })
     }
 
-    /// Sweeps the tables below this one. False: out of budget, or of room.
+    /// Sweeps the tables below this one. False: the budget, or the room, is used up.
     fn sweep_below(&self, phys: PhysAddr, level: u32, base: u64, sweep: &mut Sweep<'_>) -> bool {
         let skip = (sweep.from.saturating_sub(base) / span::<F>(level)) as usize;
-        // SAFETY: in the tree, and only freed under the lock, which we have.
+        // SAFETY: it is in the tree, and only freed under the lock, which the caller has.
         let all = unsafe { self.chunks_of(phys, self.chunks_at(level)) }.flatten().enumerate();
         for (n, slot) in all.skip(skip) {
             let first = base + n as u64 * span::<F>(level);
@@ -43,8 +43,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 return false;
             }
             if sweep.budget == 0 || sweep.detached.is_full() {
-                // What is below this one was looked at: its end leads here again, and not to all of
-                // that.
+                // The tables below this one were looked at: the next sweep starts at its end.
                 let below = if level > 1 { span::<F>(level) - 1 } else { 0 };
                 sweep.from = first + below;
                 return false;
@@ -57,7 +56,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         true
     }
 
-    /// Takes out the table below this entry if it is empty. We have the lock.
+    /// Takes out the table below this entry if it is empty. The caller has the lock.
     fn detach(
         &self,
         parent: PhysAddr,
@@ -66,8 +65,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         first: u64,
         retirements: &mut u64,
     ) -> Option<Detached> {
-        // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table
-        // below.
+        // SAFETY: it is in the tree, and only freed under the lock, which the caller has; the same
+        // holds for the table below.
         let slot = unsafe { self.slot(parent, n) };
         let mut entry = slot.load(Ordering::Acquire);
         let Decoded::Table(below) = self.format.decode(entry, level) else {
@@ -78,11 +77,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         // SAFETY: see above.
         let table = || unsafe { self.chunks_of(below, chunks::<F>()) }.flatten();
-        // Most are not empty: see that without writing.
+        // Most are not empty: find that without writing.
         if !table().all(|slot| word::is_vacant(slot.load(Ordering::Relaxed))) {
             return None;
         }
-        // ORDERING: Release, and so are the tombstones: who sees one of them sees the mark.
+        // ORDERING: Release, and so are the tombstones: a CPU that sees one of them sees the mark.
+        // Without it that CPU could map into the table without calling off the retirement.
         while let Err(other) =
             slot.compare_exchange(entry, entry | F::RETIRING, Ordering::AcqRel, Ordering::Acquire)
         {
@@ -101,7 +101,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             });
         }
         for slot in table() {
-            // Where something is mapped by now it stays.
+            // An entry that is mapped by now stays.
             let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }
         let mut entry = slot.load(Ordering::Acquire);
@@ -115,8 +115,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn entomb<'a>(&self, table: impl Iterator<Item = &'a AtomicU64>, tomb: u64) -> bool {
         for slot in table {
             let mut entry = word::EMPTY;
-            // ORDERING: Acquire, with the Release of who cleared the entry: it is done with the
-            // table.
+            // ORDERING: Acquire, with the Release of the CPU that cleared the entry, which does not
+            // use the table any more.
             while let Err(other) =
                 slot.compare_exchange(entry, tomb, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -129,8 +129,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         true
     }
 
-    /// Makes the entry that leads to an entombed table *detached*. False: it has lost its mark. We
-    /// have the lock.
+    /// Makes the entry that leads to an entombed table *detached*. False: the entry has lost its
+    /// mark. The caller has the lock.
     fn unlink(&self, slot: &AtomicU64, below: PhysAddr, level: u32, mark: u64) -> bool {
         let mut entry = slot.load(Ordering::Acquire);
         loop {
@@ -153,15 +153,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         true
     }
 
-    /// Takes off the mark that the table below is about to be taken out. False: the entry has
-    /// changed.
+    /// Clears the mark that the table below is about to be taken out. False: the entry has changed.
     pub(super) fn call_off(&self, slot: &AtomicU64, entry: u64) -> bool {
         let kept = entry & !F::RETIRING;
         slot.compare_exchange(entry, kept, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Clears all the entries of a table, which are mapped and the caller's, and takes it out.
-    /// False: nothing was done.
+    /// Clears all the entries of a table, which are mapped and belong to the caller, and takes it
+    /// out. False: nothing was done.
     #[cold]
     pub(super) fn clear_and_detach(
         &self,
@@ -179,7 +178,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                     return false;
                 };
                 let n = self.number(page, level + 1);
-                // SAFETY: in the tree, and only freed under the lock.
+                // SAFETY: it is in the tree, and only freed under the lock.
                 let slot = unsafe { self.slot(parent, n) };
                 let entry = slot.load(Ordering::Acquire);
                 let leaves = level == 0
@@ -203,12 +202,13 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             .unwrap_or(false)
     }
 
-    /// The table at `level` that covers `page`, and the one below it there. We have the lock.
+    /// The table at `level` that covers `page`, and the one below it there. The caller has the
+    /// lock.
     fn parent_of(&self, page: u64, level: u32) -> Option<(PhysAddr, PhysAddr)> {
         let mut phys = self.root;
         let mut at = self.format.levels() - 1;
         loop {
-            // SAFETY: in the tree, and only freed under the lock, which we have.
+            // SAFETY: it is in the tree, and only freed under the lock, which the caller has.
             let entry = unsafe { self.slot(phys, self.number(page, at)) }.load(Ordering::Acquire);
             let Decoded::Table(below) = self.format.decode(entry, at) else {
                 return None;
@@ -225,7 +225,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         matches!(self.format.decode(entry, level), Decoded::Table(_))
     }
 
-    /// Puts a detached table back where it was, empty. False: the entry is another by now.
+    /// Puts a detached table back where it was, empty. False: the entry has changed.
     pub(super) fn put_back(
         &self,
         slot: &AtomicU64,
@@ -233,9 +233,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         below: PhysAddr,
         level: u32,
     ) -> bool {
-        // SAFETY: our walk is posted, and the table was named here since.
+        // SAFETY: our walk is posted, and the entry has named the table since.
         let table = unsafe { self.chunks_of(below, chunks::<F>()) }.flatten();
-        // SAFETY: as above. All are the same, if it is detached still.
+        // SAFETY: as above. All entries are the same, if the table is still detached.
         let tomb = unsafe { self.slot(below, 0) }.load(Ordering::Acquire);
         let linked = self.format.table(below, level) | F::PENDING;
         // ORDERING: Acquire, with the Release of `unlink`: what is stored here comes after the
@@ -245,7 +245,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         self.rely_on(slot, linked, level);
         for slot in table {
-            // Others may have mapped there by now, knowing that the tombstone means nothing.
+            // Other CPUs may have mapped there by now, since the tombstone counts as empty.
             let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }
         true

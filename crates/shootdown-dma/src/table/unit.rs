@@ -1,18 +1,18 @@
-//! What belongs together: a mapping is unmapped as a whole, or not at all.
+//! The extent of a mapping: a mapping is unmapped as a whole, or not at all.
 //!
 //! # The problem
-//! Who unmaps with a wrong address or length takes away half of a buffer that a device still uses,
-//! leaves the other half mapped for ever, or gives back addresses that are somebody else's.
+//! A driver that unmaps with a wrong address or length takes away half of a buffer that a device
+//! still uses, leaves the other half mapped for ever, or gives back addresses that belong to
+//! another user.
 //!
 //! # The protocol
 //! A *mapping* is what one call of [`Walker::map`] has mapped, or several calls of
 //! [`Walker::map_part`] from the one that [begins](Part::Begin) it to the one that
-//! [ends](Part::End) it. Two marks in the leaves say where that is: its first leaf has
+//! [ends](Part::End) it. Two marks in the leaves show its extent: its first leaf has
 //! [`BEGINS`](Format::BEGINS), its last [`ENDS`](Format::ENDS), a single leaf both, and those
-//! between none. Superpages are leaves like others. [`Walker::unmap`] takes nothing but one
-//! mapping:
+//! between none. Superpages are leaves like others. [`Walker::unmap`] accepts exactly one mapping:
 //!
-//! | asked for | found | error |
+//! | requested | found | error |
 //! |---|---|---|
 //! | the middle, or the tail | the first leaf has no *begins* | [`UnmapError::Inside`] |
 //! | the head: shorter | the last leaf has no *ends* | [`UnmapError::Inside`] |
@@ -21,12 +21,12 @@
 //! | half of a superpage | the leaf is larger than what is left | [`UnmapError::PartOfSuperpage`] |
 //! | a page that several users share | the leaf is counted | [`UnmapError::Counted`] |
 //!
-//! So nothing but entries of the range is looked at, and for a single page both marks come with the
-//! entry that is loaded anyway. All is looked at before anything is cleared.
+//! So the check reads only entries of the range, and for a single page both marks come with the
+//! entry that is loaded anyway. All entries are checked before any is cleared.
 //!
 //! Ranges that are put together from parts without either end ([`Part::Middle`]: the links of a
-//! reservation) belong to whoever keeps account of them otherwise, and only [`Walker::unmap_part`]
-//! takes them. Counted pages are each a mapping of their own.
+//! reservation) are recorded by their user, and only [`Walker::unmap_part`] accepts them. Each
+//! counted page is a mapping of its own.
 
 use super::format::{ADDRESS, Decoded, Format};
 use super::memory::TableMemory;
@@ -35,7 +35,7 @@ use super::{UnmapError, index, span};
 use crate::addr::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Which part of a mapping a call maps. See `unit.rs` for what follows from it.
+/// Which part of a mapping a call maps; see `unit.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// All of it.
@@ -73,13 +73,13 @@ impl Part {
     }
 }
 
-/// What of an owned leaf says something about the mapping it is of.
+/// The marks of an owned leaf that concern the extent of its mapping.
 #[inline]
 pub(super) const fn marks<F: Format>() -> u64 {
     F::BEGINS | F::ENDS
 }
 
-/// Is it an owned leaf that is a mapping of its own?
+/// Whether it is an owned leaf that is a mapping of its own.
 #[inline]
 pub(super) fn is_whole<F: Format>(format: &F, entry: u64) -> bool {
     if F::SIZED && format.order(entry, 0) != 0 {
@@ -90,8 +90,8 @@ pub(super) fn is_whole<F: Format>(format: &F, entry: u64) -> bool {
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
-    /// Is all of it mapped, in whole leaves that are not counted? With `whole`: and is it one
-    /// mapping, no less and no more?
+    /// Checks that all of it is mapped, in whole leaves that are not counted, and with `whole` that
+    /// it is exactly one mapping.
     #[inline]
     pub(crate) fn check_mapped(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
         if F::SIZED && self.table.format.most_order() > 0 {
@@ -148,7 +148,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// How many of these entries, from the first on, are leaves that may be taken away.
+    /// How many of these entries, from the first on, are leaves that may be cleared.
     #[inline]
     fn count_good(
         &self,
@@ -159,7 +159,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     ) -> usize {
         let format = &self.table.format;
         let ignored = if whole { 0 } else { marks::<F>() };
-        // Most are like the first but for the address, and that has no say in it.
+        // Most are like the first except for the address, which does not matter here.
         let kind = |entry: u64| entry & !(ADDRESS | F::HARDWARE | F::WRITTEN_BACK | ignored);
         let is_good = |entry: u64| {
             let marked = entry & marks::<F>() & !ignored != 0;
@@ -188,7 +188,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         good + usize::from(is_good(kind(entry) ^ ends))
     }
 
-    /// Why `page`, the first of the range that is no good, can't be unmapped.
+    /// Why `page`, the first page of the range that fails the check, can't be unmapped.
     #[cold]
     fn why_not(&mut self, range: IovaRange, page: u64, entry: u64, level: u32) -> UnmapError {
         match self.table.format.decode(entry, level) {
@@ -201,12 +201,12 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if page & (pages - 1) != 0 || next > range.last() + 1 {
             return UnmapError::PartOfSuperpage { page };
         }
-        // A whole leaf, whose marks are not those that it should have.
+        // A whole leaf, with other marks than it should have.
         let begins = entry & F::BEGINS != 0;
         if begins != (page == range.first()) {
             return if begins { UnmapError::Several { page } } else { UnmapError::Inside { page } };
         }
-        // It ends too early, or not at all.
+        // The mapping ends too early, or not at all.
         match self.translate(next) {
             _ if next > range.last() => UnmapError::Inside { page },
             Some(_) => UnmapError::Several { page: next },

@@ -1,9 +1,8 @@
-//! Walks: from the root to the table where an entry is, on the way putting tables where there are
-//! none.
+//! Walks: from the root to the table that has an entry. A walk puts tables where there are none.
 //!
-//! A [`Walker`] is what a CPU maps and unmaps through. It remembers a few tables (those that it
-//! came to last), so that what is mapped near to them is found without a walk. Where tables are
-//! larger than 4 KiB it works at one chunk of them at a time.
+//! A CPU maps and unmaps through a [`Walker`]. It remembers the few tables that it reached last, so
+//! that pages near to them are found without a walk. Where tables are larger than 4 KiB it works at
+//! one chunk of them at a time.
 
 use core::fmt;
 
@@ -14,7 +13,7 @@ use super::{IoPageTable, chunk, chunk_bits, index, span};
 use crate::addr::{PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
 
-/// Why a walk ended before it was where it should go.
+/// Why a walk ended before it reached its table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Obstacle {
     /// A leaf covers the page.
@@ -30,17 +29,18 @@ pub struct Translation {
     pub phys: PhysAddr,
     /// What a device may do.
     pub rights: Rights,
-    /// The level of the leaf: 0 for a page of the granule, each one more for as many as a table
-    /// has entries (4 KiB, 2 MiB, 1 GiB).
+    /// The level of the leaf: 0 for a page of the granule; each level above covers as many times
+    /// more as a table has entries (4 KiB, 2 MiB, 1 GiB).
     pub level: u32,
     /// How often it is used, if it is counted; 0 otherwise.
     pub uses: u64,
 }
 
-/// A CPU at a page table: [`IoPageTable::walker`]. Maps and unmaps; remembers where it was lately.
+/// A CPU's access to a page table: [`IoPageTable::walker`]. It maps and unmaps, and remembers the
+/// tables that it used lately.
 ///
-/// While it lives a few page-table pages may be kept from being freed, and nothing else is held up:
-/// it can be kept as long as its CPU likes.
+/// While it lives a few page-table pages may be kept from being freed, and nothing else is held up,
+/// so a CPU may keep it for any time.
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
     epoch_slot: &'t EpochSlot,
@@ -50,7 +50,7 @@ pub struct Walker<'t, F: Format, M: TableMemory> {
 
 impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// # Safety
-    /// The epoch slot is the caller's, and as long as this lives nobody else's.
+    /// The caller has the epoch slot, and no other walker has it as long as this one lives.
     #[inline]
     pub(super) unsafe fn sit(
         table: &'t IoPageTable<F, M>,
@@ -65,7 +65,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         self.table
     }
 
-    /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device
+    /// The translation of `page` by the tables, as the hardware would walk them; `None` if a device
     /// would fault.
     pub fn translate(&mut self, page: u64) -> Option<Translation> {
         if page > self.table.last_page() {
@@ -83,17 +83,17 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Some(Translation { phys, rights, level, uses })
     }
 
-    /// Walks from the root that there were so far.
+    /// The number of walks from the root so far.
     pub(super) fn walks(&self) -> u64 {
         // SAFETY: the epoch slot is ours.
         unsafe { self.epoch_slot.walks() }
     }
 
-    /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has
-    /// not come by for some time.
+    /// Drops the memory of all tables, so that those that are out of the tree can be freed: for a
+    /// CPU that has not mapped for some time.
     pub fn let_go(&mut self) {
-        // SAFETY: the epoch slot is ours, and what `reach` and `locate` have returned has gone with
-        // their borrows.
+        // SAFETY: the epoch slot is ours, and the borrows of what `reach` and `locate` have
+        // returned have ended.
         unsafe { self.epoch_slot.let_go() };
     }
 
@@ -131,21 +131,21 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Some(unsafe { self.at(table) })
     }
 
-    /// The entry of `page` in its leaf table, if that is remembered. What it says is only the truth
-    /// if it is a leaf: the table may be out of the tree.
+    /// The entry of `page` in its leaf table, if that is remembered. Its value is valid only if it
+    /// is a leaf: the table may be out of the tree.
     #[inline]
     pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
         self.remembered(page, 0).map(|table| &table[index::<F>(page, 0)])
     }
 
-    /// The leaf table that covers `page`, where it is known that it is remembered.
+    /// The leaf table that covers `page`, which the caller knows to be remembered.
     #[inline]
     pub(super) fn held(&self, page: u64) -> PhysAddr {
         self.leaf(page).unwrap_or(PhysAddr(0))
     }
 
-    /// The table at `level` that covers `page`, put there if it was not. Good until the next call
-    /// of this or [`locate`](Self::locate).
+    /// The table at `level` that covers `page`; it is put there if there is none. Valid until the
+    /// next call of this or [`locate`](Self::locate).
     #[inline]
     pub(super) fn reach(&mut self, page: u64, level: u32) -> Result<&'t Table, Obstacle> {
         match self.remembered(page, level) {
@@ -154,8 +154,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table where the walk for `page` ends: its entry there is no table. Nothing is put
-    /// anywhere. Good until the next call of this or [`reach`](Self::reach).
+    /// The table where the walk for `page` ends: its entry there is no table. No table is put.
+    /// Valid until the next call of this or [`reach`](Self::reach).
     #[inline]
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
         let near = self.leaf(page).map(|table| (table, 0));
@@ -163,7 +163,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             // SAFETY: the epoch slot holds it.
             let table = unsafe { self.at(table) };
             let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
-            // Anything else may be more than this table knows: it may be out of the tree.
+            // Any other value may be out of date: the table may be out of the tree.
             if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
                 return (table, level);
             }
@@ -174,14 +174,14 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// Forgets the table at `level` that covers `page`: what was found there says that the tree has
-    /// changed.
+    /// Drops the memory of the table at `level` that covers `page`: its content shows that the tree
+    /// has changed.
     pub(super) fn forget(&mut self, page: u64, level: u32) {
         // SAFETY: the epoch slot is ours.
         unsafe { self.epoch_slot.forget(page, level, chunk_bits::<F>(0)) };
     }
 
-    /// From the root to the table at level `install`, or to where it ends.
+    /// Walks from the root to the table at level `install`, or to where the walk ends.
     #[cold]
     fn walk(&mut self, page: u64, install: Option<u32>) -> Result<(&'t Table, u32), Obstacle> {
         // SAFETY: the epoch slot is ours.
@@ -200,7 +200,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
                 // SAFETY: the epoch slot is ours; what `reach` and `locate` have returned before is
                 // not used any more.
                 unsafe { self.epoch_slot.end_at(page, chunk_bits::<F>(0), at) };
-                // SAFETY: reached while the walk was posted, and held since.
+                // SAFETY: it was reached while the walk was posted, and is held since.
                 Ok((unsafe { self.at(phys) }, level))
             }
             Err(obstacle) => {
@@ -210,7 +210,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// One attempt. `None`: look again from the root, with the tombstone that was seen (see
+    /// One attempt. `None`: walk again from the root, with the tombstone that was seen (see
     /// [`down`](Self::down)).
     fn descend(
         &self,
@@ -244,11 +244,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 
     /// The table below this entry, if there is one.
     fn peek(&self, table: &Table, index: usize, level: u32) -> Option<PhysAddr> {
-        // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
+        // ORDERING: Acquire, with the Release of the CPU that linked the table: its entries are
+        // seen.
         let entry = table[index].load(Ordering::Acquire);
         match self.table.format.decode(entry, level) {
             Decoded::Table(below) => {
-                // It is remembered, and what is mapped near relies on it.
+                // The walker remembers the table, and later mappings near it rely on this entry.
                 self.table.rely_on_found(&table[index], entry, level);
                 Some(below)
             }
@@ -256,12 +257,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table below this entry, put there if there is none. On the way a retirement of that
-    /// table is called off.
+    /// The table below this entry; it is put there if there is none. If that table is being
+    /// retired, the retirement is called off.
     ///
     /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls
-    /// off the retirement that it is from, if that still goes on: if the same one is found
-    /// then, it means nothing any more.
+    /// off the retirement that it belongs to, if that still goes on. If the walk then finds the
+    /// same tombstone, it counts as empty.
     fn down(
         &self,
         table: &Table,
@@ -271,8 +272,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     ) -> Result<Option<PhysAddr>, Obstacle> {
         let (all, slot) = (self.table, &table[index]);
         loop {
-            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
-            // And after a tombstone was seen, the mark of its retirement is.
+            // ORDERING: Acquire, with the Release of the CPU that linked the table: its entries are
+            // seen. And if a tombstone was seen before, the mark of its retirement is seen.
             let entry = slot.load(Ordering::Acquire);
             match all.format.decode(entry, level) {
                 Decoded::Leaf(..) => return Err(Obstacle::Leaf),
@@ -295,15 +296,15 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
                 Decoded::Empty | Decoded::Tombstone => {
                     let below = all.new_table().ok_or(Obstacle::NoMemory)?;
                     let linked = all.format.table(below, level);
-                    // ORDERING: Release, with the Acquire of who walks: the new table is seen to be
-                    // empty.
+                    // ORDERING: Release, with the Acquire of walks: they see that the new table is
+                    // empty. Without it a walk may find old contents of the page.
                     let link =
                         slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire);
                     if link.is_ok() {
                         all.rely_on(slot, linked, level);
                         return Ok(Some(below));
                     }
-                    // SAFETY: just allocated, and nobody has seen it.
+                    // SAFETY: just allocated, and no other CPU has seen it.
                     unsafe { all.free_table(below) };
                 }
             }

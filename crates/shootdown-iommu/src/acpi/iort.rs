@@ -306,7 +306,7 @@ mod tests {
         };
         assert_eq!(iort.units().collect::<Vec<_>>(), [(smmu, unit)]);
         assert_eq!(iort.stream_of(7, 0x10), Some((smmu, 0x110)));
-        // Numbers that go to the ITS directly are behind no unit, and nobody has another segment.
+        // Numbers that go to the ITS directly are behind no unit, and no node has another segment.
         assert_eq!(iort.stream_of(7, 0x80), None);
         assert_eq!(iort.stream_of(0, 0x10), None);
         let root = iort.nodes().nth(2).unwrap();

@@ -1,12 +1,12 @@
-//! What firmware says of IOMMUs: ACPI's tables DMAR, IVRS and IORT.
+//! Firmware's description of IOMMUs: the ACPI tables DMAR, IVRS and IORT.
 //!
-//! The crate `acpi` finds tables and looks at their checksums, and knows nothing of these three but
-//! their header. So the host finds a table with it, and gives its bytes, header and all, to
+//! The crate `acpi` finds tables and checks their checksums, and of these three it parses only the
+//! header. So the host finds a table with it, and passes its bytes, header included, to
 //! [`dmar::Dmar`], [`ivrs::Ivrs`] or [`iort::Iort`].
 //!
-//! Parsers are total: whatever the bytes are, they end, read nothing outside, and do not panic. A
-//! block whose length is less than its own head, or more than is left, ends the iteration, as
-//! nobody knows where the next one begins; [`Blocks::is_whole`] says whether that has happened.
+//! Parsers are total: for any bytes they end, read nothing outside, and do not panic. A block whose
+//! length is less than its own head, or more than is left, ends the iteration, since the begin of
+//! the next block is unknown; [`Blocks::is_whole`] reports whether that has happened.
 
 pub mod dmar;
 pub mod iort;
@@ -37,7 +37,7 @@ impl fmt::Display for TableError {
 
 impl core::error::Error for TableError {}
 
-/// Bytes, read by offsets, which may be anything.
+/// Bytes of any content, read by offsets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes<'a>(pub &'a [u8]);
 
@@ -66,7 +66,8 @@ impl<'a> Bytes<'a> {
         Bytes(self.0.get(at..).unwrap_or(&[]))
     }
 
-    /// The table's bytes behind its head, of so many; no more than its header says that it has.
+    /// The table's head, of `head` bytes, and the bytes behind it; no more than its header
+    /// declares.
     fn table(self, signature: [u8; 4], head: usize) -> Result<(Bytes<'a>, Bytes<'a>), TableError> {
         let found = self.array::<4>(0).ok_or(TableError::Short)?;
         if found != signature {
@@ -81,10 +82,10 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Where the length of a block stands, and what is the least.
+/// The position of a block's length, and the least length.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
-    /// The length of the block in its bytes; `None`: it can't be said.
+    /// Reads the length of the block from its bytes; `None`: it has none.
     pub length: fn(Bytes<'_>) -> Option<usize>,
     /// Bytes of its head.
     pub head: usize,
@@ -102,8 +103,8 @@ impl<'a> Blocks<'a> {
         Self { rest, layout }
     }
 
-    /// Do the blocks end where the bytes do? If not, the table is damaged, and what is behind the
-    /// last block was not read.
+    /// Whether the blocks end where the bytes do. If not, the table is damaged, and the bytes
+    /// behind the last block were not read.
     #[must_use]
     pub fn is_whole(mut self) -> bool {
         while self.next().is_some() {}
@@ -131,23 +132,23 @@ impl fmt::Debug for Blocks<'_> {
     }
 }
 
-/// Memory that a device needs whatever happens, as firmware or the device itself goes on to use it:
-/// it has to be mapped to itself in the device's domain before the device is admitted, and no
-/// address in it is to be handed out.
+/// Memory that a device always needs, since firmware or the device itself continues to use it. Map
+/// it one to one in the device's domain before the device is admitted, and hand out no address in
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserved {
     /// The first byte.
     pub first: u64,
-    /// The last byte, which belongs to it.
+    /// The last byte (inclusive).
     pub last: u64,
-    /// May it be read?
+    /// Whether it may be read.
     pub read: bool,
-    /// May it be written?
+    /// Whether it may be written.
     pub write: bool,
 }
 
 impl Reserved {
-    /// So many bytes from `first` on; `None` if they are none, or go beyond all addresses.
+    /// `length` bytes from `first` on; `None` if there are none, or they go beyond all addresses.
     const fn of_length(first: u64, length: u64, read: bool, write: bool) -> Option<Self> {
         if length == 0 {
             return None;

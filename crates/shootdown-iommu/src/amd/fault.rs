@@ -62,7 +62,7 @@ pub enum Kind {
     IllegalCommand,
     /// 6: a command could not be read. The same.
     CommandUnreadable,
-    /// 7: a device has not answered an invalidation.
+    /// 7: a device has not acknowledged an invalidation.
     InvalidationTimeout,
     /// 8: a request of a kind that the device's entry does not allow.
     InvalidRequest,
@@ -138,7 +138,7 @@ impl Kind {
         )
     }
 
-    /// Is it about an access of a device to memory?
+    /// Whether it is about an access of a device to memory.
     const fn is_access(self) -> bool {
         self.names_device() && !matches!(self, Self::InvalidationTimeout | Self::GuestEvent)
     }

@@ -1,21 +1,21 @@
-//! AMD-Vi's event log: read by whoever wants to know of faults, and looked through by the library's
-//! queue for devices that do not answer.
+//! AMD-Vi's event log: the host takes faults out of it, and the library's queue searches it for
+//! devices that do not acknowledge.
 //!
-//! The queue believes a completion only when it has looked through what was logged before
-//! (`Port::drain_events`), so that it must see each timeout once. It looks and takes nothing out;
-//! faults are taken out by `Log::next`, which therefore does not go beyond what the queue has
-//! looked at, unless it is no timeout.
+//! The queue uses a completion only when it has searched what was logged before
+//! (`Port::drain_events`), so it must see each timeout once. It searches and takes nothing out.
+//! `Log::next` takes faults out, and therefore does not go beyond what the queue has searched,
+//! unless the event is no timeout.
 //!
 //! # Positions
 //! `head` (register) <= `looked` <= `tail` (register), around the ring; `looked` counts events from
-//! the beginning and never wraps, so that nobody takes it for what it was a round ago. The unit
-//! writes at `tail` alone. An entry that was taken out is zero before `head` passes it.
+//! the beginning and never wraps, so a value of a round ago is recognized. The unit writes only at
+//! `tail`. An entry that was taken out is zero before `head` passes it.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | L1 an event's first word read | Acquire, behind the tail's register | the unit's store | the event is there before the tail |
-//! | L2 `looked` moved on by compare-and-swap | AcqRel | itself | drain or next passes an event, and one alone; who fails looks again |
+//! | L2 `looked` moved on by compare-and-swap | AcqRel | itself | either drain or next passes an event, not both; a CPU whose compare-and-swap fails looks again |
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ impl<B: Bus, M: Memory> Log<B, M> {
             .write(&self.bus);
         EventHead::new().write(&self.bus);
         EventTail::new().write(&self.bus);
-        // At entry 0 again. Nobody drains: the log is new, or the queue is paused.
+        // At entry 0 again. No other CPU drains: the log is new, or the queue is paused.
         let looked = self.looked.load(Ordering::Relaxed);
         let count = self.count as u64;
         self.looked.store(looked.next_multiple_of(count), Ordering::Release);
@@ -108,13 +108,13 @@ impl<B: Bus, M: Memory> Log<B, M> {
             if is_timeout {
                 see_to_timeouts();
             } else {
-                // [L2] Who fails here has been overtaken by the queue.
+                // [L2] A failure means that the queue has been faster.
                 let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
                 let _ = self.looked.compare_exchange(looked, looked + 1, order, failed);
             }
         }
         if is_next(self.looked.load(Ordering::Acquire)) {
-            return None; // Somebody else is at the queue: they will see it.
+            return None; // Another CPU uses the queue: it will see the event.
         }
         let words = self.words(head);
         let record = Record::decode(low, words[1].load(Ordering::Relaxed));

@@ -7,31 +7,31 @@
 //! | event log | 16 bytes | as many; see [`log`] |
 //!
 //! # Turning it on
-//! (AMD-Vi 2.11, "Making Changes in the System", and chapter 3.) What firmware or a kernel before
-//! has left on stays on, so that there is no moment without it:
+//! (AMD-Vi 2.11, "Making Changes in the System", and chapter 3.) What firmware or a previous kernel
+//! has left on stays on, so translation is never off in between:
 //! 1. A command buffer and a log that are on are turned off. Translation is as it was.
-//! 2. The device table, in which every entry is valid and allows nothing. If the unit was on,
-//!    devices lose what they had with 4; if not, nothing changes yet.
-//! 3. The log, empty, and the unit itself: whatever it has not cached it reads from the new table.
-//!    From here on nothing is reached that was not admitted, but by what the unit may have cached,
-//!    and never more than that before.
-//! 4. The command buffer; everything is forgotten by commands, and that is waited for.
-//! 5. The command buffer again, empty: the library's queue begins at slot 0.
+//! 2. The device table takes effect, in which every entry is valid and allows nothing. If the unit
+//!    was on, devices lose their access with 4; if not, nothing changes yet.
+//! 3. The log, empty, and the unit itself are turned on: whatever it has not cached it reads from
+//!    the new table. From here on devices reach only what they were admitted to, and what the unit
+//!    may have cached, which is never more than before.
+//! 4. The command buffer is turned on; commands invalidate everything, and `set_up` waits for them.
+//! 5. The command buffer is turned on again, empty: the library's queue begins at slot 0.
 //!
 //! # Turning it off
-//! Backwards: the command buffer, the log, then the unit. *Then every device reaches all of
+//! In reverse order: the command buffer, the log, then the unit. *Then every device reaches all of
 //! memory*; so the host keeps them from DMA before.
 //!
 //! # Resetting the queue
-//! 4 and 5 again. The unit stays on, by the same table.
+//! Steps 4 and 5 again. The unit stays on, by the same table.
 //!
 //! # Invariants
-//! - A1: every entry of the device table is valid from the beginning, and allows nothing. One that
-//!   is not valid would let its device through untranslated. That a device beyond the table is
-//!   refused by the unit is *assumed*: [`Options::last_device`] is the last that there can be,
-//!   unless the host says otherwise.
+//! - A1: every entry of the device table is valid from the beginning, and allows nothing. An entry
+//!   that is not valid would let its device through untranslated. That the unit refuses a device
+//!   beyond the table is *assumed*: [`Options::last_device`] is the last that can exist, unless the
+//!   host says otherwise.
 //! - A2: of an entry that changes, the word with the rights is written last, and cleared first; the
-//!   unit is told after that.
+//!   invalidation follows after that.
 
 pub mod device_table;
 pub mod fault;
@@ -59,7 +59,7 @@ use registers::{
     CommandBuffer, CommandHead, CommandTail, Control, DeviceTable, ExtendedFeatures, Status,
 };
 
-/// What the host decides, and what is not in the unit's registers.
+/// The host's choices, and facts that are not in the unit's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The last device behind the unit, by IVRS: the table ends with it.
@@ -67,16 +67,16 @@ pub struct Options {
     /// Slots of the command buffer and entries of the log, rounded up to a power of two: 256 to
     /// 32,768.
     pub slots: usize,
-    /// Levels of tables: 3 to 6. The unit has to have so many (EFR.HATS).
+    /// Levels of tables: 3 to 6. The unit has to support this number (EFR.HATS).
     pub levels: u32,
-    /// Does the unit remember what is not mapped? (NpCache, bit 26 of the header of its capability
-    /// in PCI's configuration.)
+    /// Whether the unit caches absent entries (NpCache, bit 26 of the header of its capability in
+    /// PCI's configuration).
     pub remembers_absence: bool,
     /// The flags of its IVHD block (`acpi::ivrs::Unit::flags`): HtTunEn, PassPW, ResPassPW, Isoc
     /// are passed to the unit.
     pub flags: u8,
-    /// Do events interrupt? Which message that is stands in the unit's MSI capability in PCI's
-    /// configuration, which is the host's. Its handler calls [`Amd::acknowledge`], takes
+    /// Whether events interrupt. The unit's MSI capability in PCI's configuration, which the host
+    /// writes, has the message. The handler calls [`Amd::acknowledge`], takes
     /// [records](crate::RemappingUnit::next_record) until there are none, and calls
     /// [`Renewable::attend`].
     pub interrupts: bool,
@@ -95,15 +95,15 @@ impl Default for Options {
     }
 }
 
-/// Slots that ComLen can say.
+/// The most slots that ComLen can encode.
 const MOST_SLOTS: usize = 1 << 15;
 
-/// InvTimeOut: one second. Devices have to answer within one (PCIe, ATS: within one minute, but
-/// nobody waits for that), and with 0 the unit would wait for ever.
+/// InvTimeOut: one second. PCIe (ATS) gives devices one minute to acknowledge, which is too long to
+/// wait; with 0 the unit would wait for ever.
 const ONE_SECOND: u8 = 4;
 
-/// A unit that is set up. See the [module](self). What is done with it while it is on, as a
-/// [`RemappingUnit`](crate::RemappingUnit), is in `operate.rs`.
+/// A unit that is set up; see the [module](self). The operations of a unit that is on, as a
+/// [`RemappingUnit`](crate::RemappingUnit), are in `operate.rs`.
 pub struct Amd<B: Bus, M: Memory, F = QueueFormat> {
     bus: B,
     memory: M,
@@ -122,7 +122,7 @@ pub struct Amd<B: Bus, M: Memory, F = QueueFormat> {
     entries: Mutex<()>,
     /// Held while events are taken out.
     records: Mutex<()>,
-    /// That events were lost was told.
+    /// A record that events were lost has been returned.
     lost_told: AtomicBool,
 }
 
@@ -130,12 +130,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Amd<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
-    /// that it was told of; after all others it was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is in the state that it had reached, and
+    /// keeps the memory whose address it has got; after all other errors it was not touched.
     ///
     /// # Safety
-    /// The registers are those of an AMD-Vi unit, and nobody else writes to them, now or later.
-    /// Devices behind it may lose what they reach.
+    /// The registers are those of an AMD-Vi unit, and no other code writes to them, now or later.
+    /// Devices behind it may lose their access.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -143,13 +143,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Amd<B, M> {
 }
 
 impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M, F> {
-    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    /// The same, with the queue's format wrapped: to count commands, or to inject errors.
     ///
     /// # Errors
     /// As [`set_up`](Amd::set_up).
     ///
     /// # Safety
-    /// As [`set_up`](Amd::set_up); what the wrapper encodes covers what it was asked to.
+    /// As [`set_up`](Amd::set_up); what the wrapper encodes covers the command that it got.
     pub unsafe fn set_up_with(
         bus: B,
         memory: M,
@@ -233,7 +233,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         self.begin()
     }
 
-    /// The command buffer and the log are off; the unit is as it was.
+    /// Turns the command buffer and the log off; the unit is as it was.
     fn queues_off(&self) -> Result<(), Error> {
         let bus = &self.bus;
         let control = Control::read(bus);
@@ -242,7 +242,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         wait(bus, Step::Events, || !Status::read(bus).events_run())
     }
 
-    /// The unit begins to read its command buffer, which is empty.
+    /// Makes the unit read its command buffer, which is empty.
     fn empty(&self) -> Result<(), Error> {
         let bus = &self.bus;
         let control = Control::read(bus);
@@ -254,13 +254,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         wait(bus, Step::QueueOn, || Status::read(bus).commands_run())
     }
 
-    /// The unit forgets everything, and begins to read its command buffer, which is empty.
+    /// Invalidates everything, and makes the unit read its command buffer, which is empty.
     fn begin(&self) -> Result<(), Error> {
         let all = [amd::all()];
         if self.features.invalidate_all() {
             self.run(Step::ForgetTranslations, all)?;
         } else {
-            // Each entry, and each domain that there can be.
+            // Each entry, and each possible domain.
             let last = u32::from(self.options.last_device);
             let entries = (0..=last).map(|device| amd::device_entry(DeviceId(device)));
             self.run(Step::ForgetEntries, entries)?;
@@ -270,7 +270,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         self.empty()
     }
 
-    /// Commands, a ring of them at a time, each followed by a wait for all of it.
+    /// Runs commands, a ring of them at a time, each ring followed by a wait for all of it.
     fn run(&self, step: Step, commands: impl IntoIterator<Item = Slot>) -> Result<(), Error> {
         const DONE: u64 = 1;
         // One for the wait, and one that stays free: a full ring looks like an empty one.
@@ -289,11 +289,11 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Ok(())
     }
 
-    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to
-    /// the host.
+    /// Turns the unit off, and takes its memory back. The host handles what devices behind it have
+    /// cached.
     ///
     /// # Errors
-    /// The unit does not do what it is told. It keeps its memory.
+    /// The unit does not acknowledge a step. It keeps its memory.
     ///
     /// # Safety
     /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain
@@ -304,8 +304,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
             return Err((self, error));
         }
         Control::new().write(&self.bus);
-        // There is no status of it; the register is read back, behind which accesses under way have
-        // ended.
+        // It has no status; the register is read back, after which accesses under way have ended.
         if let Err(error) =
             wait(&self.bus, Step::TranslationOff, || !Control::read(&self.bus).enabled())
         {
@@ -323,10 +322,10 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Ok(())
     }
 
-    /// The four words of a device's entry, for cases and dumps; `None` if it is beyond the table.
+    /// The four words of a device's entry, for tests and dumps; `None` if it is beyond the table.
     ///
     /// # Safety
-    /// They are not stored to, or the devices' accesses are the caller's affair.
+    /// The caller does not store to them, or it is responsible for the devices' accesses.
     #[must_use]
     pub unsafe fn entry(&self, device: DeviceId) -> Option<&[AtomicU64]> {
         self.words_of(device)
@@ -340,19 +339,19 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Some(&self.devices.words()[at..at + ENTRY / 8])
     }
 
-    /// Acknowledges an interrupt about events. To be called before they are taken out: what comes
-    /// after it interrupts again.
+    /// Acknowledges an interrupt about events. Call it before they are taken out: an event that
+    /// comes after it interrupts again.
     pub fn acknowledge(&self) {
         Status::new().with_event_interrupt(true).write(&self.bus);
     }
 
     /// Makes the unit log events again when it has stopped because the log was full:
     /// [`Record::Lost`](fault::Record::Lost) was the last
-    /// [record](crate::RemappingUnit::next_record). `false`: there was nothing to be done, or there
-    /// are records left.
+    /// [record](crate::RemappingUnit::next_record). `false`: there is nothing to do, or there are
+    /// records left.
     ///
     /// # Errors
-    /// The unit does not do what it is told. [`Error::Busy`]: try again.
+    /// The unit does not acknowledge a step. [`Error::Busy`]: try again.
     pub fn restart_log(&self) -> Result<bool, Error> {
         let _records = self.records.lock();
         // The library's queue writes CONTROL as well, when it goes on after an error.
@@ -363,7 +362,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Ok(restarted)
     }
 
-    /// What it can do.
+    /// Its features.
     pub const fn features(&self) -> ExtendedFeatures {
         self.features
     }
@@ -373,7 +372,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         &self.bus
     }
 
-    /// Its queue, with what is this crate's.
+    /// Its queue, as this crate's type.
     pub const fn renewable(&self) -> &Renewable<Ring<B, M, Log<B, M>>, F> {
         &self.queue
     }

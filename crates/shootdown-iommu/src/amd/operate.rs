@@ -1,4 +1,5 @@
-//! What is done with a unit that is on: devices come and go, events are taken, the queue is reset.
+//! The operations of a unit that is on: devices are admitted and expelled, events are taken, the
+//! queue is reset.
 
 use core::sync::atomic::Ordering;
 
@@ -83,11 +84,11 @@ where
     }
 
     fn next_record(&self) -> Option<Record> {
-        // Who finds somebody else at it leaves the events to them.
+        // If another CPU takes events, it takes these too.
         let _records = self.records.try_lock()?;
         let record = self.log.next(|| {
-            // What it finds it has seen to, and an error that it tells here is an event of this
-            // log: nothing is lost. That the queue is stuck is told to everybody who asks.
+            // `attend` handles what it finds, and an error that it returns is an event of this log,
+            // so nothing is lost. A queue that is stuck returns that error to every caller.
             let _ = self.queue.attend();
         });
         let lost = || {
@@ -100,7 +101,7 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.features, self.port.slots());
         let reset = || self.begin();
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // SAFETY: after `begin` the unit has invalidated everything and its queue is empty; for
         // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }

@@ -70,7 +70,7 @@ pub struct Control {
     pub event_interrupts: bool,
     /// ComWaitIntEn: so do completion waits that ask for it.
     pub wait_interrupts: bool,
-    /// InvTimeOut: how long a device has to answer: 0 for ever, 1 to 6: 1 ms to 100 s.
+    /// InvTimeOut: how long a device has to acknowledge: 0 for ever, 1 to 6: 1 ms to 100 s.
     #[bits(3)]
     pub invalidation_timeout: u8,
     /// PassPW.
@@ -99,7 +99,7 @@ pub struct Control {
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct ExtendedFeatures {
-    /// PreFSup: it can be told to prefetch.
+    /// PreFSup: it has a command to prefetch.
     pub prefetch: bool,
     /// PPRSup: devices may ask for pages.
     pub page_requests: bool,
@@ -110,7 +110,7 @@ pub struct ExtendedFeatures {
     /// GTSup: guests' tables.
     pub guest_translation: bool,
     __: bool,
-    /// IASup: it can be told to forget everything.
+    /// IASup: it has a command to invalidate everything.
     pub invalidate_all: bool,
     /// GASup: guests' APICs.
     pub guest_apic: bool,

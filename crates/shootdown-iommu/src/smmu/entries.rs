@@ -1,4 +1,4 @@
-//! What an SMMUv3's tables are made of (IHI 0070, chapter 5: "Data structure formats").
+//! The formats of an SMMUv3's tables (IHI 0070, chapter 5: "Data structure formats").
 //!
 //! | structure | words | section |
 //! |---|---|---|

@@ -9,26 +9,28 @@
 //!
 //! # Turning it on
 //! (IHI 0070, 3.11: "Reset, Enable and initialization".) An SMMU takes another stream table only
-//! while it is off; so what it does then is set first:
-//! 1. GBPA: while it is off, accesses are refused. (A unit without that register, such as QEMU's
+//! while it is off; so its behaviour while it is off is set first:
+//! 1. GBPA: while it is off, it refuses accesses. (A unit without that register, such as QEMU's
 //!    before version 8, lets them pass while it is off, as before: [`Smmu::aborts_when_off`].)
-//! 2. Off, and no interrupts.
-//! 3. Attributes, the stream table, in which no entry is valid, and the queues, empty.
-//! 4. The command queue; everything is forgotten by commands, and that is waited for.
-//! 5. The command queue again, empty: the library's queue begins at slot 0.
-//! 6. The event queue, then translation. From here on nothing is reached that was not admitted.
+//! 2. The unit is turned off, and its interrupts too.
+//! 3. Attributes, the stream table, in which no entry is valid, and the queues, empty, are set.
+//! 4. The command queue is turned on; commands invalidate everything, and `set_up` waits for them.
+//! 5. The command queue is turned on again, empty: the library's queue begins at slot 0.
+//! 6. The event queue is turned on, then translation. From here on devices reach only what they
+//!    were admitted to.
 //!
 //! # Turning it off
-//! All at once. Because of 1, nothing is reached then.
+//! All at once. Because of 1, devices then reach nothing.
 //!
 //! # Resetting the queue
-//! 4 and 5 again; errors of commands are acknowledged. Translation stays on, by the same table.
+//! Steps 4 and 5 again; errors of commands are acknowledged. Translation stays on, by the same
+//! table.
 //!
 //! # Invariants
-//! - S1: the word of an entry with the *valid* bit is written last, and cleared first; the unit is
-//!   told after that. An invalid entry may be cached as well (3.21.3), so an entry that was made
-//!   valid is announced.
-//! - S2: the context descriptor is valid before the stream's entry is that leads to it.
+//! - S1: the word of an entry with the *valid* bit is written last, and cleared first; the
+//!   invalidation follows after that. The unit may cache an invalid entry too (3.21.3), so an entry
+//!   that was made valid is announced.
+//! - S2: a context descriptor is valid before the stream's entry that leads to it.
 
 pub mod entries;
 pub mod fault;
@@ -57,10 +59,10 @@ use registers::{
 };
 use streams::Streams;
 
-/// What the host decides.
+/// The host's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bits of streams' numbers that the table is for; no more than the unit has (IDR1.SIDSIZE).
+    /// Bits of the stream numbers in the table; no more than the unit has (IDR1.SIDSIZE).
     pub stream_bits: u32,
     /// Slots of the command queue, rounded up to a power of two: at least 256 (512 if
     /// [`survives`](Self::survives)), and no more than the unit takes (IDR1.CMDQS).
@@ -70,8 +72,8 @@ pub struct Options {
     pub events: usize,
     /// Levels of tables with pages of 4 KiB: 3 (39 bits) or 4 (48).
     pub levels: u32,
-    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued
-    /// twice.
+    /// Whether an entry can survive one invalidation (Tegra264, erratum T264-SMMU-3). Then each
+    /// invalidation is issued twice.
     pub survives: bool,
 }
 
@@ -84,9 +86,9 @@ impl Default for Options {
 /// How the unit interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interrupts {
-    /// It does not: events and errors are looked for.
+    /// It does not: the host polls for events and errors.
     Off,
-    /// By wires, whose numbers firmware knows.
+    /// By wires, whose numbers are in firmware tables.
     Wires,
     /// By messages, if it can ([`Idr0::messages`]).
     Messages {
@@ -103,8 +105,8 @@ const WRITE_BACK: u8 = 0;
 /// Output addresses of tables have 48 bits here: IPS 5.
 const OUTPUT_48: u64 = 5;
 
-/// A unit that is set up. See the [module](self). What is done with it while it is on, as a
-/// [`RemappingUnit`](crate::RemappingUnit), is in `operate.rs`.
+/// A unit that is set up; see the [module](self). The operations of a unit that is on, as a
+/// [`RemappingUnit`](crate::RemappingUnit), are in `operate.rs`.
 pub struct Smmu<B: Bus, M: Memory, F = QueueFormat> {
     bus: B,
     memory: M,
@@ -129,12 +131,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Smmu<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
-    /// that it was told of; after all others it was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is in the state that it had reached, and
+    /// keeps the memory whose address it has got; after all other errors it was not touched.
     ///
     /// # Safety
-    /// The registers are both pages of an SMMUv3, and nobody else writes to them, now or later.
-    /// Devices behind it may lose what they reach.
+    /// The registers are both pages of an SMMUv3, and no other code writes to them, now or later.
+    /// Devices behind it may lose their access.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -142,13 +144,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Smmu<B, M> {
 }
 
 impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, M, F> {
-    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    /// The same, with the queue's format wrapped: to count commands, or to inject errors.
     ///
     /// # Errors
     /// As [`set_up`](Smmu::set_up).
     ///
     /// # Safety
-    /// As [`set_up`](Smmu::set_up); what the wrapper encodes covers what it was asked to.
+    /// As [`set_up`](Smmu::set_up); what the wrapper encodes covers the command that it got.
     pub unsafe fn set_up_with(
         bus: B,
         memory: M,
@@ -213,7 +215,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
             .write(bus);
         EventProd::new().write(bus);
         EventCons::new().write(bus);
-        // Errors of before are nobody's.
+        // Discard errors from before.
         Gerrorn::from(Gerror::read(bus).into_bits()).write(bus);
         self.begin(Cr0::new())?;
         let queues = Cr0::new().with_commands(true).with_events(true);
@@ -221,7 +223,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.switch(Step::TranslationOn, queues.with_translation(true))
     }
 
-    /// Accesses are refused while the unit is off. `false`: it does not say that it does so.
+    /// Makes the unit refuse accesses while it is off. `false`: the unit does not confirm it.
     fn refuse_when_off(&self) -> Result<bool, Error> {
         let bus = &self.bus;
         let updated = || wait(bus, Step::Bypass, || !Gbpa::read(bus).update());
@@ -231,24 +233,24 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         Ok(Gbpa::read(bus).abort())
     }
 
-    /// CR0, and CR0ACK shows it.
+    /// Writes CR0, and waits until CR0ACK shows it.
     fn switch(&self, step: Step, on: Cr0) -> Result<(), Error> {
         on.write(&self.bus);
         wait(&self.bus, step, || Cr0Ack::read(&self.bus).value() == on.into_bits())
     }
 
-    /// The unit begins to read its queue, which is empty; `others` of CR0 stay on.
+    /// Makes the unit read its queue, which is empty; `others` of CR0 stay on.
     fn empty(&self, others: Cr0) -> Result<(), Error> {
         let bus = &self.bus;
         self.switch(Step::QueueOff, others)?;
         CommandProd::new().write(bus);
         CommandCons::new().write(bus);
-        // Whatever was wrong with commands is over.
+        // Errors of earlier commands do not matter any more.
         self.acknowledge_now(Gerror::new().with_command(true));
         self.switch(Step::QueueOn, others.with_commands(true))
     }
 
-    /// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0
+    /// Invalidates everything, and makes the unit read its queue, which is empty; `others` of CR0
     /// stay on.
     fn begin(&self, others: Cr0) -> Result<(), Error> {
         self.empty(others)?;
@@ -266,7 +268,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
     /// so](Self::aborts_when_off).
     ///
     /// # Errors
-    /// The unit does not do what it is told. It keeps its memory.
+    /// The unit does not acknowledge a step. It keeps its memory.
     ///
     /// # Safety
     /// No domain uses its queue any more. If it does not refuse accesses when it is off, no device
@@ -331,7 +333,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         switch(on)
     }
 
-    /// Errors that are not acknowledged. That of commands is the library's affair.
+    /// Errors that are not acknowledged. The library handles those of commands.
     pub fn errors(&self) -> Gerror {
         let acknowledged = Gerrorn::read(&self.bus).value();
         Gerror::from(Gerror::read(&self.bus).into_bits() ^ acknowledged)
@@ -359,7 +361,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
     /// dumps; `None` if no stream in its part of the table was admitted yet.
     ///
     /// # Safety
-    /// They are not stored to, or the devices' accesses are the caller's affair.
+    /// The caller does not store to them, or it is responsible for the devices' accesses.
     #[must_use]
     pub unsafe fn entry(&self, device: DeviceId) -> Option<[&[AtomicU64]; 2]> {
         self.streams.find(device).map(|stream| [stream.entry, stream.context])

@@ -1,4 +1,5 @@
-//! What is done with a unit that is on: devices come and go, events are taken, the queue is reset.
+//! The operations of a unit that is on: devices are admitted and expelled, events are taken, the
+//! queue is reset.
 
 use core::sync::atomic::Ordering;
 
@@ -97,7 +98,7 @@ where
     }
 
     fn next_record(&self) -> Option<Record> {
-        // Who finds somebody else at it leaves the events to them.
+        // If another CPU takes events, it takes these too.
         let _records = self.records.try_lock()?;
         let (produced, consumed) = (EventProd::read(&self.bus), EventCons::read(&self.bus));
         // Index, and whether the number of rounds is odd.
@@ -125,7 +126,7 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.identification, self.survives, self.port.slots());
         let reset = || self.begin(Cr0::new().with_events(true).with_translation(true));
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // SAFETY: after `begin` the unit has invalidated everything and its queue is empty; for
         // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }

@@ -18,7 +18,7 @@ pub struct Idr0 {
     pub table_formats: u8,
     /// COHACC: it reads the CPUs' caches.
     pub coherent: bool,
-    /// BTM: it hears the CPUs' broadcasts.
+    /// BTM: it takes part in the CPUs' broadcast invalidations.
     pub broadcast: bool,
     /// HTTU: flags of accessed (1), and dirty (2), are written.
     #[bits(2)]
@@ -228,7 +228,7 @@ pub struct Cr2 {
     pub host_el2: bool,
     /// RECINVSID: streams beyond the table are recorded.
     pub record_bad_streams: bool,
-    /// PTM: CPUs' broadcasts are not heard.
+    /// PTM: it ignores the CPUs' broadcast invalidations.
     pub private_maintenance: bool,
     #[bits(29)]
     __: u32,
@@ -274,7 +274,7 @@ pub struct IrqCtrlAck {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Gerror {
-    /// CMDQ_ERR: the command at the head is not taken. The library's queue sees to it.
+    /// CMDQ_ERR: the command at the head is refused. The library's queue handles it.
     pub command: bool,
     __: bool,
     /// EVENTQ_ABT_ERR: an event could not be written, and is lost.
@@ -375,7 +375,7 @@ pub struct CommandCons {
     pub position: u32,
     #[bits(4)]
     __: u8,
-    /// ERR: 0 none, 1 illegal, 2 not read, 3 a device has not answered.
+    /// ERR: 0 none, 1 illegal, 2 not read, 3 a device has not acknowledged.
     #[bits(7)]
     pub error: u8,
     __: bool,

@@ -40,8 +40,8 @@ pub(super) struct Stream<'a> {
 }
 
 impl<M: Memory + Clone> Streams<M> {
-    /// A table for streams of so many bits, all of which are refused; of two levels, where the unit
-    /// can and it is worth it.
+    /// A table for streams of `bits` bits, all of which are refused. It has two levels, where the
+    /// unit supports that and the table is large enough.
     pub fn new(memory: M, bits: u32, two_level: bool) -> Result<Self, Error> {
         let two_level = two_level && bits > SPLIT;
         let bytes = if two_level { 8 << (bits - SPLIT) } else { (2 * ENTRY) << bits };

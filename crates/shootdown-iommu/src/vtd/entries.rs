@@ -1,4 +1,4 @@
-//! What VT-d's tables of devices are made of (VT-d, chapter 9: "Translation Structure Formats").
+//! The formats of VT-d's tables of devices (VT-d, chapter 9: "Translation Structure Formats").
 //!
 //! | table | entries | mode |
 //! |---|---|---|

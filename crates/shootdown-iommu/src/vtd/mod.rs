@@ -7,39 +7,40 @@
 //! | queue | 16 bytes | [`Options::slots`]; written by the library |
 //!
 //! # Turning it on
-//! (VT-d, chapter 11, "Global Command Register"; 6.5 for the queue.) What firmware or a kernel
-//! before has left on stays on, so that there is no moment without it:
-//! 1. A queue that is on is emptied and turned off: registers invalidate only without.
-//! 2. Faults are masked, and what was recorded is forgotten.
-//! 3. The root table, which is empty, takes effect: after write buffers were flushed, where the
-//!    unit has such. If translation was on, devices lose what they had with the next step; if not,
+//! (VT-d, chapter 11, "Global Command Register"; 6.5 for the queue.) What firmware or a previous
+//! kernel has left on stays on, so translation is never off in between:
+//! 1. A queue that is on is emptied and turned off, since registers can invalidate only without a
+//!    queue.
+//! 2. Faults are masked, and old records are discarded.
+//! 3. The root table, which is empty, takes effect, after write buffers were flushed, where the
+//!    unit has such. If translation was on, devices lose their access with the next step; if not,
 //!    nothing changes yet.
-//! 4. Entries and translations are forgotten by registers; accesses under way are drained.
-//! 5. The queue, empty.
-//! 6. Translation. From here on nothing is reached that was not admitted.
-//! 7. Only then memory that firmware has protected (PMEN) is not protected any more.
+//! 4. Entries and translations are invalidated by registers; accesses under way are drained.
+//! 5. The queue is turned on, empty.
+//! 6. Translation is turned on. From here on devices reach only what they were admitted to.
+//! 7. Only then the protection of memory by firmware (PMEN) is turned off.
 //!
 //! # Turning it off
-//! Backwards: translation, then the queue. *Then every device reaches all of memory*; so the host
-//! keeps them from DMA before.
+//! In reverse order: translation, then the queue. *Then every device reaches all of memory*; so the
+//! host keeps them from DMA before.
 //!
 //! # Resetting the queue
-//! A queue must be empty to be turned off (6.5.2), and what is in it may have been refused. So all
-//! slots become waits that store where nobody reads, errors are acknowledged, and the unit takes
-//! one more of them. Then 4 and 5 as above. Translation stays on, by the same tables.
+//! A queue must be empty to be turned off (6.5.2), and the unit may have refused a slot of it. So
+//! all slots become waits that store to an unused word, errors are acknowledged, and the unit takes
+//! one more of them. Then follow steps 4 and 5. Translation stays on, by the same tables.
 //!
 //! # Write buffers
 //! A unit with `CAP.RWBF` may not see what was stored to tables for some time. Before it
 //! invalidates anything it flushes its buffers by itself (chapter 11, "IOTLB Invalidate Register",
-//! IVT); what needs no invalidation otherwise, which is mapping, software has to flush. Such units
-//! are chipsets of 2008 and before. So there is no register write of their own for it in a domain:
-//! it is [told](crate::RemappingUnit::remembers_absence) to invalidate what it has mapped, as for a
-//! unit that remembers absence.
+//! IVT). Where no invalidation is needed otherwise, which is after mapping, software has to flush.
+//! Such units are chipsets of 2008 and before. A domain makes no extra register write for them: the
+//! unit [reports](crate::RemappingUnit::remembers_absence) that it needs an invalidation after
+//! mapping, as a unit that caches absent entries does.
 //!
 //! # Invariants
-//! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit
-//!   is told after that.
-//! - V2: id 0 is no domain's: units that remember absence remember it under that id (6.1).
+//! - V1: of an entry the half with the *present* bit is written last, and cleared first; the
+//!   invalidation follows after that.
+//! - V2: id 0 belongs to no domain: units that cache absent entries tag them with that id (6.1).
 //! - V3: a context table is not freed before the unit is off.
 
 pub mod entries;
@@ -70,15 +71,15 @@ use registers::{
     QueueAddress, QueueHead, QueueTail, RootTable,
 };
 
-/// Slots that IQA.QS can say.
+/// The most slots that IQA.QS can encode.
 const MOST_SLOTS: usize = 1 << 15;
 
-/// What the host decides.
+/// The host's choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Slots of the queue, rounded up to a power of two: 256 to 32,768.
     pub slots: usize,
-    /// Bits that addresses are to have, if the unit has tables for them: see
+    /// The number of address bits, if the unit has tables for them: see
     /// [`VtdSecondLevel::from_capability`].
     pub address_bits: u32,
 }
@@ -89,8 +90,8 @@ impl Default for Options {
     }
 }
 
-/// A unit that is set up. See the [module](self). What is done with it while it is on, as a
-/// [`RemappingUnit`](crate::RemappingUnit), is in `operate.rs`.
+/// A unit that is set up; see the [module](self). The operations of a unit that is on, as a
+/// [`RemappingUnit`](crate::RemappingUnit), are in `operate.rs`.
 pub struct Vtd<B: Bus, M: Memory, F = QueueFormat> {
     bus: B,
     memory: M,
@@ -113,12 +114,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Vtd<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
-    /// that it was told of; after all others it was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is in the state that it had reached, and
+    /// keeps the memory whose address it has got; after all other errors it was not touched.
     ///
     /// # Safety
-    /// The registers are those of a VT-d unit, and nobody else writes to them, now or later.
-    /// Devices behind it may lose what they reach.
+    /// The registers are those of a VT-d unit, and no other code writes to them, now or later.
+    /// Devices behind it may lose their access.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -126,13 +127,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Vtd<B, M> {
 }
 
 impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M, F> {
-    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    /// The same, with the queue's format wrapped: to count commands, or to inject errors.
     ///
     /// # Errors
     /// As [`set_up`](Vtd::set_up).
     ///
     /// # Safety
-    /// As [`set_up`](Vtd::set_up); what the wrapper encodes covers what it was asked to.
+    /// As [`set_up`](Vtd::set_up); what the wrapper encodes covers the command that it got.
     pub unsafe fn set_up_with(
         bus: B,
         memory: M,
@@ -205,7 +206,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         Ok(())
     }
 
-    /// One change of GCMD, and GSTS shows it.
+    /// Makes one change of GCMD, and waits until GSTS shows it.
     fn command(
         &self,
         step: Step,
@@ -216,13 +217,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         wait(&self.bus, step, || done(GlobalStatus::read(&self.bus)))
     }
 
-    /// Without a queue: forgets all entries, then all translations.
+    /// Without a queue: invalidates all entries, then all translations.
     fn forget_all(&self) -> Result<(), Error> {
         const ALL: u8 = 1;
         let bus = &self.bus;
         ContextCommand::new().with_go(true).with_granularity(ALL).write(bus);
         wait(bus, Step::ForgetEntries, || !ContextCommand::read(bus).go())?;
-        // Behind the register of the address is that of the command.
+        // The command register follows the address register.
         let at = self.extended.iotlb_offset() * 16 + 8;
         let command = IotlbCommand::new()
             .with_go(true)
@@ -233,7 +234,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         wait(bus, Step::ForgetTranslations, || !IotlbCommand::from_bits(bus.read64(at)).go())
     }
 
-    /// The unit forgets everything, and begins to read its queue, which is empty.
+    /// Invalidates everything, and makes the unit read its queue, which is empty.
     fn begin(&self) -> Result<(), Error> {
         self.forget_all()?;
         let bus = &self.bus;
@@ -244,8 +245,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         self.command(Step::QueueOn, |states| states.with_queue(true), |now| now.queue())
     }
 
-    /// The unit stops to read its queue: what it refuses gives way to waits that store where nobody
-    /// reads.
+    /// Makes the unit stop to read its queue: a slot that it refuses becomes a wait that stores to
+    /// an unused word.
     fn drain(&self) -> Result<(), Error> {
         use shootdown_dma::invalidate::queue::Port;
         let (bus, slots) = (&self.bus, self.port.slots());
@@ -254,21 +255,21 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         let errors = FaultStatus::new().with_queue_error(true).with_completion_error(true);
         errors.with_timeout(true).write(bus);
         if !GlobalStatus::read(bus).queue() {
-            return Ok(()); // A reset before has come no further.
+            return Ok(()); // a reset before stopped here
         }
-        // One more than there were: QEMU turns a queue off only if a wait was the last that it has
-        // taken.
+        // One more than there were: QEMU turns a queue off only if the last slot that it has taken
+        // was a wait.
         let tail = (QueueTail::read(bus).slot() + 1) % slots as u64;
         QueueTail::new().with_slot(tail).write(bus);
         wait(bus, Step::DrainQueue, || QueueHead::read(bus).slot() == tail)?;
         self.command(Step::QueueOff, |states| states.with_queue(false), |now| !now.queue())
     }
 
-    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to
-    /// the host.
+    /// Turns the unit off, and takes its memory back. The host handles what devices behind it have
+    /// cached.
     ///
     /// # Errors
-    /// The unit does not do what it is told. It keeps its memory.
+    /// The unit does not acknowledge a step. It keeps its memory.
     ///
     /// # Safety
     /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain
@@ -290,7 +291,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         for entry in root.words().iter().step_by(2) {
             let entry = RootEntry::from_bits(entry.load(Ordering::Acquire));
             if entry.present() {
-                // SAFETY: allocated by `context_table`, and the unit, which alone knew it, is off
+                // SAFETY: allocated by `context_table`; only the unit used it, and the unit is off
                 // (V3).
                 unsafe { memory.free(PhysAddr(entry.table() << 12), 1) };
             }
@@ -311,7 +312,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         entry.present().then_some(PhysAddr(entry.table() << 12))
     }
 
-    /// With `entries`: the same, made if there is none.
+    /// Called with `entries` held: the same, made if there is none.
     fn make_table_of(&self, bus: usize) -> Result<PhysAddr, AdmitError> {
         if let Some(table) = self.table_of(bus) {
             return Ok(table);
@@ -328,11 +329,11 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         Ok(table)
     }
 
-    /// Both words of a device's entry in the context table of its bus, for cases and dumps; `None`
+    /// Both words of a device's entry in the context table of its bus, for tests and dumps; `None`
     /// if no device was admitted on that bus.
     ///
     /// # Safety
-    /// They are not stored to, or the devices' accesses are the caller's affair.
+    /// The caller does not store to them, or it is responsible for the devices' accesses.
     #[must_use]
     pub unsafe fn entry(&self, device: DeviceId) -> Option<&[AtomicU64]> {
         let number = usize::try_from(device.0).ok().filter(|number| *number < 1 << 16)?;
@@ -345,12 +346,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         &words[function * 2..function * 2 + 2]
     }
 
-    /// Where the fault records are.
+    /// The offset of a fault record.
     fn record_at(&self, number: usize) -> usize {
         (self.capability.fault_offset() + number) * 16
     }
 
-    /// Takes the record of this number, if it is one.
+    /// Takes the record of this number, if it is valid.
     fn take_record(&self, number: usize) -> Option<Record> {
         let at = self.record_at(number);
         let high = self.bus.read64(at + 8);
@@ -366,7 +367,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         FaultStatus::new().with_overflow(true).write(&self.bus);
     }
 
-    /// Lets faults interrupt by this message; `None`: they are only recorded.
+    /// Makes faults interrupt by this message; `None`: they are only recorded.
     ///
     /// The handler takes [records](crate::RemappingUnit::next_record) until there are none, and
     /// calls [`Renewable::attend`] for the queue's errors, which interrupt in the same way. As long
@@ -381,12 +382,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         FaultControl::new().write(bus);
     }
 
-    /// What it can do.
+    /// Its capabilities.
     pub const fn capability(&self) -> Capability {
         self.capability
     }
 
-    /// And what else.
+    /// Its extended capabilities.
     pub const fn extended_capability(&self) -> ExtendedCapability {
         self.extended
     }
@@ -396,7 +397,7 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         &self.bus
     }
 
-    /// Its queue, with what is this crate's.
+    /// Its queue, as this crate's type.
     pub const fn renewable(&self) -> &Renewable<Ring<B, M>, F> {
         &self.queue
     }

@@ -1,4 +1,5 @@
-//! What is done with a unit that is on: devices come and go, records are taken, the queue is reset.
+//! The operations of a unit that is on: devices are admitted and expelled, records are taken, the
+//! queue is reset.
 
 use core::sync::atomic::Ordering;
 
@@ -95,7 +96,7 @@ where
     }
 
     fn next_record(&self) -> Option<Record> {
-        // Who finds somebody else at it leaves the records to them.
+        // If another CPU takes records, it takes these too.
         let _records = self.records.try_lock()?;
         let count = self.capability.fault_records() + 1;
         let status = FaultStatus::read(&self.bus);
@@ -113,7 +114,7 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.capability, self.extended, self.port.slots());
         let reset = || self.drain().and_then(|()| self.begin());
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // SAFETY: after `begin` the unit has invalidated everything and its queue is empty; for
         // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }

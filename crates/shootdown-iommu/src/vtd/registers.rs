@@ -1,7 +1,7 @@
 //! VT-d's registers (VT-d, chapter 11: "Register Descriptions").
 //!
-//! Reserved bits that may be 1 in later versions are kept by nobody: each register that is written
-//! is made anew, but for GCMD, whose states come from GSTS ([`GlobalStatus::states`]).
+//! Reserved bits that may be 1 in later versions are not preserved: each write of a register builds
+//! its value anew, except for GCMD, whose states come from GSTS ([`GlobalStatus::states`]).
 
 use bitfield_struct::bitfield;
 
@@ -64,9 +64,9 @@ pub struct Capability {
     pub first_stage_5_level: bool,
     /// ECMDS: it has enhanced commands.
     pub enhanced_commands: bool,
-    /// ESIRTPS: it forgets interrupt entries when the table changes.
+    /// ESIRTPS: it invalidates interrupt entries when the table changes.
     pub enhanced_set_interrupt_table: bool,
-    /// ESRTPS: it forgets entries and translations when the root table changes.
+    /// ESRTPS: it invalidates entries and translations when the root table changes.
     pub enhanced_set_root: bool,
 }
 
@@ -281,9 +281,9 @@ pub struct FaultStatus {
     pub advanced_pending: bool,
     /// IQE: the command at the head of the queue is not taken.
     pub queue_error: bool,
-    /// ICE: a device has answered what it was not asked.
+    /// ICE: a device has acknowledged an invalidation that was not sent.
     pub completion_error: bool,
-    /// ITE: a device has not answered.
+    /// ITE: a device has not acknowledged.
     pub timeout: bool,
     /// PRO: requests for pages were lost. Obsolete.
     pub page_request_overflow: bool,

@@ -1,4 +1,4 @@
-//! What a kernel must offer, so that a [`Space`](super::Space) can be built on it.
+//! What a kernel must offer for a [`Space`](super::Space).
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use shootdown_dma::iova::space::Space;
 
 use super::shadow::BITS;
 
-/// Addresses that devices may use, in bytes; the last one belongs to it.
+/// A range of addresses that devices may use, in bytes, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Window {
     /// The first.
@@ -16,7 +16,7 @@ pub struct Window {
     pub last: u64,
 }
 
-/// Why the kernel has refused something.
+/// Why the kernel has refused a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -25,11 +25,11 @@ pub enum BackendError {
     Entries,
     /// The process may not pin so much memory (`RLIMIT_MEMLOCK`), or the kernel has none. `ENOMEM`.
     Memory,
-    /// Something is mapped there: not by this space. `EEXIST`.
+    /// Something is mapped there that this space has not mapped. `EEXIST`.
     Exists,
     /// Nothing is mapped there, or a part of something. `ENOENT`.
     NotMapped,
-    /// The memory is not there, or not so that the device may have it. `EFAULT`.
+    /// The memory does not exist, or the device may not have these rights to it. `EFAULT`.
     Fault,
     /// Addresses that it does not offer, or an unmapping that would cut a mapping in two. `EINVAL`.
     Invalid,
@@ -64,14 +64,14 @@ impl core::error::Error for BackendError {}
 /// A kernel that maps this process's memory for devices.
 ///
 /// # Safety
-/// 1. When [`unmap`](Self::unmap) has returned, no device reaches memory by what it says to have
+/// 1. When [`unmap`](Self::unmap) has returned, no device reaches memory by what it reports as
 ///    unmapped, and accesses that had begun have ended. If it returns [`Ok`] with 0, nothing is
 ///    mapped in the range.
-/// 2. [`map`](Self::map) maps at the address that it is given, and nothing else; if it fails
-///    nothing is mapped.
+/// 2. [`map`](Self::map) maps at the address that it gets, and nothing else; if it fails nothing is
+///    mapped.
 pub unsafe trait Backend: Send + Sync {
-    /// Addresses that devices may use. They may become fewer when a device is added: ask for them
-    /// after that.
+    /// The addresses that devices may use. They may become fewer when a device is added, so ask for
+    /// them after that.
     ///
     /// # Errors
     /// See [`BackendError`].
@@ -88,8 +88,8 @@ pub unsafe trait Backend: Send + Sync {
     /// See [`BackendError`].
     fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError>;
 
-    /// Unmaps all mappings within a range, none of which reaches beyond it. How many bytes that
-    /// were.
+    /// Unmaps all mappings within a range, none of which reaches beyond it. Returns how many bytes
+    /// that were.
     ///
     /// # Errors
     /// See [`BackendError`]: some of it may be mapped.
@@ -112,7 +112,7 @@ unsafe impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
     }
 }
 
-/// Windows, as an allocator of addresses wants them: one space with holes.
+/// The windows in the form for an allocator of addresses: one space with holes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Windows {
     first: u64,
@@ -120,16 +120,16 @@ pub struct Windows {
     holes: Vec<IovaRange>,
 }
 
-/// Why there is no space in the windows.
+/// Why the windows give no space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WindowsError {
-    /// There is no whole page in any of them.
+    /// None of them has a whole page.
     None,
     /// The kernel maps no pages of the space's size, but only larger ones: these (a bit for each
     /// size). A space [with such pages](super::Space::with_granule) can be built.
     PageSize(u64),
-    /// It does not tell.
+    /// The kernel does not report its windows.
     Backend(BackendError),
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for WindowsError {
 impl core::error::Error for WindowsError {}
 
 impl Windows {
-    /// What a backend offers in pages of 4 KiB, below 2^48 and without page 0.
+    /// The windows of a backend in pages of 4 KiB, below 2^48 and without page 0.
     ///
     /// # Errors
     /// See [`WindowsError`].
@@ -169,7 +169,7 @@ impl Windows {
         Self::in_pages(granule, &backend.windows().map_err(WindowsError::Backend)?)
     }
 
-    /// These, in any order, in pages of 4 KiB; they may overlap.
+    /// The windows from a list, in any order, in pages of 4 KiB; they may overlap.
     ///
     /// # Errors
     /// [`WindowsError::None`].
@@ -178,7 +178,7 @@ impl Windows {
     }
 
     fn in_pages(granule: u32, windows: &[Window]) -> Result<Self, WindowsError> {
-        // What the shadow table resolves.
+        // The last page that the shadow table resolves.
         let most = 1u64.checked_shl(BITS.saturating_sub(granule)).unwrap_or(0).saturating_sub(1);
         let pages = |window: &Window| {
             let first = window.first.div_ceil(1u64.checked_shl(granule)?).max(1);
@@ -200,13 +200,13 @@ impl Windows {
         Ok(Self { first, last, holes })
     }
 
-    /// For [`Tree::new`](shootdown_dma::iova::Tree::new) and others.
+    /// The space for [`Tree::new`](shootdown_dma::iova::Tree::new) and others.
     #[must_use]
     pub fn space(&self) -> Space<'_> {
         Space::below(self.last + 1).from(self.first).without(&self.holes)
     }
 
-    /// Are these pages all in one of them?
+    /// Whether all of these pages lie in one window.
     #[must_use]
     pub fn contain(&self, range: IovaRange) -> bool {
         let within = self.first <= range.first() && range.last() <= self.last;
@@ -219,7 +219,7 @@ impl Windows {
         self.first
     }
 
-    /// Pages between the first and the last that are in none of them.
+    /// Pages between the first and the last that are in no window.
     #[must_use]
     pub fn holes(&self) -> &[IovaRange] {
         &self.holes

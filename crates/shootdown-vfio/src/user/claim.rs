@@ -1,10 +1,10 @@
-//! Ranges of addresses that callers bring, while somebody changes them.
+//! Claims: ranges of addresses that callers bring, while a thread changes them.
 //!
-//! A domain maps and unmaps at callers' addresses on their promise that one at a time changes a
-//! range. Threads of a hypervisor need not know of each other, so that a space keeps it for them:
-//! who maps or unmaps *claims* the range for that time, and a range that is claimed is nobody
-//! else's. If the domain can't complete an unmapping the claim becomes *stale*, and stays until a
-//! flush that began later has succeeded (K5).
+//! A domain maps and unmaps at callers' addresses if they guarantee that one thread at a time
+//! changes a range. Threads of a hypervisor need not know of each other, so a space ensures it for
+//! them: a thread that maps or unmaps *claims* the range for that time, and no other thread can
+//! claim it meanwhile. If the domain can't complete an unmapping the claim becomes *stale*, and
+//! stays until a flush that began later has succeeded (K5).
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ struct Claimed {
 /// Why a range can't be claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InTheWay {
-    /// Something is mapped there, or somebody maps or unmaps there just now.
+    /// Something is mapped there, or another thread maps or unmaps there at the moment.
     Live,
-    /// What was unmapped there is not unmapped by the kernel, or not in the eyes of the domain.
+    /// The kernel, or the domain, has not completed an unmapping there.
     Stale,
 }
 
-/// A range that nobody else changes until this is dropped.
+/// A range that no other thread changes until this is dropped.
 pub struct Claim<'a, B: Backend> {
     kernel: &'a Kernel<B>,
     range: IovaRange,
@@ -49,7 +49,7 @@ impl<B: Backend> Claim<'_, B> {
         self.range
     }
 
-    /// The domain has not completed what was to be unmapped: the range stays out of use.
+    /// The domain has not completed the unmapping: the range stays out of use.
     pub fn into_stale(self) {
         let mut mappings = lock(&self.kernel.mappings);
         let Claims { ranges, stale } = &mut mappings.claims;
@@ -68,13 +68,13 @@ impl<B: Backend> Drop for Claim<'_, B> {
     }
 }
 
-/// Does something of `pages` from `first` on have pages of the range?
+/// Whether `pages` pages from `first` on have a page of the range.
 const fn touches(range: IovaRange, first: u64, pages: u64) -> bool {
     first <= range.last() && (range.first() <= first || range.first() - first < pages)
 }
 
 /// The last of these that begins before the range ends, if it reaches into it. Since they are
-/// disjoint there is one in the way only if this one is.
+/// disjoint, one is in the way only if this one is.
 fn last_in<T: Copy>(
     all: &BTreeMap<u64, T>,
     range: IovaRange,
@@ -85,12 +85,12 @@ fn last_in<T: Copy>(
 }
 
 impl Mappings {
-    /// What keeps somebody from claiming this range.
+    /// What keeps a thread from claiming this range.
     fn in_the_way(&self, range: IovaRange) -> Option<InTheWay> {
         if last_in(&self.live, range, |live| live.pages).is_some() {
             return Some(InTheWay::Live);
         }
-        // What is dead was claimed by who gave it up, and still is.
+        // The thread that gave up a dead mapping has claimed its range, and the claim remains.
         let claimed = last_in(&self.claims.ranges, range, |claimed| claimed.pages);
         claimed.map(|(_, claimed)| match claimed.stale {
             None => InTheWay::Live,
@@ -105,7 +105,7 @@ impl Mappings {
 }
 
 impl<B: Backend> Kernel<B> {
-    /// Claims a range where nothing is, to map there.
+    /// Claims a range where nothing is mapped, to map there.
     pub fn claim(&self, range: IovaRange) -> Result<Claim<'_, B>, InTheWay> {
         let mut mappings = lock(&self.mappings);
         if let Some(what) = mappings.in_the_way(range) {
@@ -115,9 +115,9 @@ impl<B: Backend> Kernel<B> {
         Ok(Claim { kernel: self, range })
     }
 
-    /// Gives the first mappings of a range up that abut, and claims their pages, to unmap them; how
-    /// many these are. `None`: there are none. If a mapping reaches beyond the range nothing has
-    /// changed.
+    /// Gives up the first mappings of a range that abut, and claims their pages, to unmap them;
+    /// returns how many these are. `None`: there are none. If a mapping reaches beyond the range
+    /// nothing has changed.
     pub fn give_up_run(&self, range: IovaRange) -> Result<Option<(Claim<'_, B>, usize)>, ()> {
         let mut mappings = lock(&self.mappings);
         if cut(&mappings, range) {
@@ -143,7 +143,7 @@ impl<B: Backend> Kernel<B> {
         Ok(Some((Claim { kernel: self, range: run }, count)))
     }
 
-    /// Is something of these pages stale?
+    /// Whether any of these pages is stale.
     pub fn is_stale(&self, range: IovaRange) -> bool {
         let mappings = lock(&self.mappings);
         mappings.claims.ranges.iter().any(|(first, claimed)| {
@@ -156,14 +156,15 @@ impl<B: Backend> Kernel<B> {
         lock(&self.mappings).claims.stale
     }
 
-    /// A flush has succeeded that began when `before` was the last number: those up to it are over.
+    /// Ends the stale claims up to number `before`: a flush has succeeded that began when that was
+    /// the last.
     pub fn forget_stale(&self, before: u64) {
         let mut mappings = lock(&self.mappings);
         mappings.claims.ranges.retain(|_, claimed| claimed.stale.is_none_or(|n| n > before));
     }
 }
 
-/// Does a mapping reach beyond the range at its first or its last page?
+/// Whether a mapping reaches beyond the range at its first or its last page.
 fn cut(mappings: &Mappings, range: IovaRange) -> bool {
     let reaches = |page: u64, beyond: &dyn Fn(u64, u64) -> bool| {
         let found = mappings.live.range(..=page).next_back();

@@ -1,9 +1,9 @@
 //! A backend without hardware: it maps nothing, and refuses what kernels refuse.
 //!
-//! For tests of drivers, and to try them where there is no IOMMU. What it knows of kernels: VFIO's
-//! type 1 (version 2) and iommufd both refuse to map over something, and to unmap a part of a
-//! mapping, and unmap all mappings of a range at once. They differ in the error for a part
-//! (`EINVAL`, `ENOENT`), in what they say of a range without mappings (0 bytes, `ENOENT`), and in a
+//! For tests of drivers, and to try them where there is no IOMMU. It models kernels as follows:
+//! VFIO's type 1 (version 2) and iommufd both refuse to map over a mapping, and to unmap a part of
+//! a mapping, and unmap all mappings of a range at once. They differ in the error for a part
+//! (`EINVAL`, `ENOENT`), in the result for a range without mappings (0 bytes, `ENOENT`), and in a
 //! limit of mappings, which only VFIO has. (Linux, `drivers/vfio/vfio_iommu_type1.c` and
 //! `include/uapi/linux/iommufd.h`.)
 
@@ -14,7 +14,7 @@ use shootdown_dma::addr::Rights;
 
 use super::backend::{Backend, BackendError, Window};
 
-/// Whose manners it has.
+/// The kernel interface that it behaves like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Manner {
     /// VFIO, type 1, version 2.
@@ -38,7 +38,7 @@ struct State {
     short: u64,
 }
 
-/// See the module.
+/// A backend without hardware; see the [module](self).
 #[derive(Debug)]
 pub struct Dry {
     manner: Manner,
@@ -60,8 +60,8 @@ impl Default for Dry {
 }
 
 impl Dry {
-    /// One with these manners, windows, and so many mappings at most (of which iommufd has no
-    /// limit).
+    /// Makes one that behaves like `manner`, with these windows, and at most `limit` mappings
+    /// (iommufd has no limit).
     #[must_use]
     pub fn new(manner: Manner, windows: Vec<Window>, limit: usize) -> Self {
         Self { manner, windows, limit, page_sizes: 0x4020_1000, state: Mutex::default() }
@@ -82,7 +82,7 @@ impl Dry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which memory a device reaches at this address, and how; `None`: it faults.
+    /// The memory that a device reaches at this address, with its rights; `None`: it faults.
     pub fn reaches(&self, iova: u64) -> Option<(u64, Rights)> {
         let state = self.state();
         let (first, mapping) = state.mappings.range(..=iova).next_back()?;
@@ -90,34 +90,34 @@ impl Dry {
         (offset < mapping.bytes).then_some((mapping.memory + offset, mapping.rights))
     }
 
-    /// Can a device reach this memory, by any address?
+    /// Whether a device can reach this memory, by any address.
     pub fn is_reached(&self, memory: u64) -> bool {
         let state = self.state();
         state.mappings.values().any(|m| memory.wrapping_sub(m.memory) < m.bytes)
     }
 
-    /// Mappings that there are.
+    /// The number of mappings.
     pub fn len(&self) -> usize {
         self.state().mappings.len()
     }
 
-    /// Are there none?
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Refuses so many unmappings from now on.
+    /// Makes the next `count` unmappings fail.
     pub fn refuse_unmappings(&self, count: u64) {
         self.state().refusals = count;
     }
 
-    /// Unmaps one mapping only in so many unmappings of several from now on.
+    /// Makes the next `count` unmappings of several mappings unmap only one.
     pub fn cut_unmappings_short(&self, count: u64) {
         self.state().short = count;
     }
 }
 
-/// Does a mapping at `first` of so many bytes have one of those between `at` and `last`?
+/// Whether a mapping of `bytes` bytes at `first` has one of the bytes between `at` and `last`.
 const fn touches(first: u64, bytes: u64, at: u64, last: u64) -> bool {
     first <= last && at <= first + (bytes - 1)
 }

@@ -1,15 +1,15 @@
-//! The kernel as a unit of a domain: forgetting is unmapping.
+//! The kernel as a unit of a domain: an invalidation is an unmapping.
 //!
 //! # The protocol
-//! What is mapped is *live*; when it is to be unmapped it becomes *dead*, before the domain clears
-//! its shadow and takes a token. A command of the domain is only noted here. Whoever waits, polls,
-//! or has just unmapped something then *works*: takes the commands, looks for what is dead in their
-//! ranges, makes one system call for dead mappings that abut, and says which commands are done. The
-//! domain's commands may be coarser than what was unmapped (a span, everything), which is harmless:
-//! live mappings are not looked at (K2).
+//! A mapping is *live*; when it is to be unmapped it becomes *dead*, before the domain clears its
+//! shadow and takes a token. A command of the domain is only noted here. A thread that waits,
+//! polls, or has just unmapped something then *works*: it takes the commands, looks for dead
+//! mappings in their ranges, makes one system call for dead mappings that abut, and records which
+//! commands are done. The domain's commands may be coarser than what was unmapped (a span,
+//! everything), which is harmless: live mappings are left alone (K2).
 //!
-//! One at a time works, since it is in the kernel that they would queue otherwise (VFIO has one
-//! lock for a container); it holds no other lock meanwhile (K4).
+//! One thread at a time works, since otherwise they would queue in the kernel (VFIO has one lock
+//! for a container); it holds no other lock meanwhile (K4).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +21,10 @@ use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use super::backend::{Backend, BackendError};
 use super::claim::Claims;
 
-/// Ranges that are noted one by one; one more, and all that is dead is looked for.
+/// Ranges that are noted one by one; with one more, all dead mappings are looked for.
 const NOTES: usize = 256;
 
-/// What was asked for and is not done.
+/// The commands that are not done yet.
 #[derive(Debug)]
 struct Notes {
     told: u64,
@@ -39,15 +39,15 @@ pub struct Live {
     /// The first page's memory.
     pub memory: u64,
     pub rights: Rights,
-    /// At an address that the caller has brought.
+    /// The caller has brought the address.
     pub brought: bool,
 }
 
-/// By the first page of each.
+/// The mappings, by the first page of each.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     pub live: BTreeMap<u64, Live>,
-    /// With its pages.
+    /// The dead mappings; the value is the number of pages.
     pub dead: BTreeMap<u64, u64>,
     pub claims: Claims,
 }
@@ -56,13 +56,13 @@ pub(super) struct Mappings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Calls {
-    /// That have mapped.
+    /// Calls that have mapped.
     pub map: u64,
-    /// That have unmapped.
+    /// Calls that have unmapped.
     pub unmap: u64,
-    /// Mappings that these have unmapped.
+    /// Mappings that these calls have unmapped.
     pub unmapped: u64,
-    /// That the kernel has refused.
+    /// Calls that the kernel has refused.
     pub refused: u64,
 }
 
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// See the module.
+/// The kernel as a unit; see the [module](self).
 #[derive(Debug)]
 pub struct Kernel<B> {
     pub backend: B,
@@ -83,12 +83,12 @@ pub struct Kernel<B> {
     granule: u32,
     pub(super) mappings: Mutex<Mappings>,
     notes: Mutex<Notes>,
-    /// As `Notes::told`, to be looked at without the lock.
+    /// As `Notes::told`, for reading without the lock.
     told: AtomicU64,
     done: AtomicU64,
-    /// Held by whoever works.
+    /// Held by the thread that works.
     worker: Mutex<()>,
-    /// What the kernel has said last, if it was no.
+    /// The kernel's last error, if it refused.
     failed: Mutex<Option<BackendError>>,
     calls: Counters,
 }
@@ -119,12 +119,12 @@ impl<B: Backend> Kernel<B> {
         Calls { map, unmap, unmapped, refused }
     }
 
-    /// What the kernel has said when it refused the last time that somebody worked.
+    /// The kernel's error, if it refused when a thread last worked.
     pub fn failed(&self) -> Option<BackendError> {
         *lock(&self.failed)
     }
 
-    /// Maps pages that are the caller's.
+    /// Maps pages that belong to the caller.
     pub fn map(&self, first: u64, live: Live) -> Result<(), BackendError> {
         self.calls.add(0, 1);
         // Pages of spaces are below 2^48 bytes.
@@ -137,8 +137,8 @@ impl<B: Backend> Kernel<B> {
         outcome
     }
 
-    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages, or
-    /// was mapped where the caller has said, nothing has changed.
+    /// Gives up the mapping that begins there; `None` if none does. If it has another number of
+    /// pages, or the caller has brought its address, nothing has changed.
     pub fn give_up(&self, first: u64, pages: u64) -> Option<Result<(), ()>> {
         let mut mappings = lock(&self.mappings);
         let mapped = *mappings.live.get(&first)?;
@@ -150,7 +150,7 @@ impl<B: Backend> Kernel<B> {
         Some(Ok(()))
     }
 
-    /// Gives all up.
+    /// Gives up all mappings.
     pub fn give_up_all(&self) {
         let mut mappings = lock(&self.mappings);
         let Mappings { live, dead, .. } = &mut *mappings;
@@ -162,7 +162,7 @@ impl<B: Backend> Kernel<B> {
         lock(&self.mappings).live.range(page..).next().map(|(first, live)| (*first, *live))
     }
 
-    /// Does a live mapping have this page?
+    /// Whether a live mapping has this page.
     pub fn is_live(&self, page: u64) -> bool {
         let mappings = lock(&self.mappings);
         mappings
@@ -172,19 +172,19 @@ impl<B: Backend> Kernel<B> {
             .is_some_and(|(first, live)| page - first < live.pages)
     }
 
-    /// How many are mapped for the kernel: live, and dead.
+    /// How many mappings the kernel has: live, and dead.
     pub fn mapped(&self) -> (usize, usize) {
         let mappings = lock(&self.mappings);
         (mappings.live.len(), mappings.dead.len())
     }
 
-    /// Was something told that is not done?
+    /// Whether a command was submitted that is not done.
     pub fn has_work(&self) -> bool {
         self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed)
     }
 
-    /// Does what was told, with nobody's lock held. If somebody else is at it, waits for them, and
-    /// does the rest.
+    /// Executes the submitted commands, with no lock of others held. If another thread works, it
+    /// waits for that thread, and does the rest.
     pub fn work(&self) -> Result<(), BackendError> {
         let _alone = lock(&self.worker);
         let (told, ranges, everything) = {
@@ -200,23 +200,23 @@ impl<B: Backend> Kernel<B> {
         }
         *lock(&self.failed) = outcome.err();
         if outcome.is_err() {
-            // K3: it is dead, so it is found again when everything is looked at.
+            // K3: the mapping is dead, so it is found again when everything is looked at.
             lock(&self.notes).everything = true;
             return outcome;
         }
-        // ORDERING: Release, with the Acquire of `completed`: who reads it comes after the kernel's
-        // answers.
+        // ORDERING: Release, with the Acquire of `completed`: a thread that reads it comes after
+        // the kernel's calls have returned. Without it that thread may reuse a buffer too early.
         self.done.store(told, Ordering::Release);
         outcome
     }
 
-    /// Where it begins, and how many bytes.
+    /// The first byte of the range, and its length in bytes.
     fn bytes_of(&self, range: IovaRange) -> (u64, u64) {
         // Pages of spaces are below 2^48 bytes.
         (range.first() << self.granule, range.pages() << self.granule)
     }
 
-    /// What is dead in these ranges: mappings that abut are one.
+    /// The dead mappings in these ranges; those that abut are one run.
     fn dead_runs(&self, ranges: &[IovaRange], everything: bool) -> Vec<IovaRange> {
         let mappings = lock(&self.mappings);
         let wanted = |first: u64, pages: u64| {
@@ -241,14 +241,13 @@ impl<B: Backend> Kernel<B> {
         runs
     }
 
-    /// Has the kernel unmap a run of dead mappings (K1, K3).
+    /// Makes the kernel unmap a run of dead mappings (K1, K3).
     fn unmap(&self, run: IovaRange) -> Result<(), BackendError> {
         let (at, bytes) = self.bytes_of(run);
         self.calls.add(1, 1);
         let mut outcome = self.backend.unmap(at, bytes);
         if outcome.is_ok_and(|unmapped| unmapped < bytes) {
-            // Was the rest unmapped by somebody else, or was it left? It says, if it is asked
-            // again.
+            // The rest was unmapped by another call, or is still mapped: a second call tells which.
             self.calls.add(1, 1);
             outcome = match (outcome, self.backend.unmap(at, bytes)) {
                 (_, Ok(0)) => Ok(bytes),
@@ -274,9 +273,9 @@ impl<B: Backend> Kernel<B> {
 }
 
 // SAFETY: (1) `done` is a submission's number only after the kernel has unmapped all that was dead
-// in its ranges since it was told (`Backend`, 1), and what the domain's table does not hold any
-// more was dead before it was told. (2) There are no devices' caches that the kernel would not see
-// to. (3) Numbers grow under a lock.
+// in its ranges since it was submitted (`Backend`, 1), and what the domain's table does not hold
+// any more was dead before that. (2) The kernel handles the devices' own caches. (3) Numbers grow
+// under a lock.
 unsafe impl<B: Backend> Unit for Kernel<B> {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut notes = lock(&self.notes);

@@ -1,10 +1,9 @@
-//! Addresses that the caller brings: what a hypervisor needs that has a guest's IOMMU in front of
-//! the kernel's.
+//! Addresses that the caller brings: for a hypervisor that has a guest's IOMMU in front of the
+//! kernel's.
 //!
-//! A space does so if it hands out no addresses itself
-//! ([`Unmanaged`](shootdown_dma::iova::Unmanaged)): then no address can have two owners. The caller
-//! may map there again as soon as unmapping has returned, so that unmapping makes the system call
-//! and waits for it, whatever the space's policy is.
+//! The space must not hand out addresses itself ([`Unmanaged`](shootdown_dma::iova::Unmanaged)):
+//! then no address can have two owners. The caller may map there again as soon as unmapping has
+//! returned, so unmapping makes the system call and waits for it, whatever the space's policy is.
 
 use core::fmt;
 use std::thread::yield_now;
@@ -24,17 +23,17 @@ use super::space::{Memory, Space, UnmapError, pages_of};
 pub enum MapAtError {
     /// No bytes, or past the end.
     Invalid,
-    /// Address and memory don't have the same place in their pages.
+    /// Address and memory don't have the same offset in their pages.
     Unaligned,
     /// The kernel does not offer all of these addresses ([`Windows`](super::Windows)).
     Outside,
-    /// Something is mapped there, or somebody maps or unmaps there just now.
+    /// Something is mapped there, or another thread maps or unmaps there at the moment.
     Overlap,
-    /// What was unmapped there the kernel has still mapped, and has refused to unmap again.
+    /// The kernel still has a mapping there that was unmapped, and has refused again to unmap it.
     Stale(BackendError),
     /// The domain has refused it.
     Domain(domain::MapError),
-    /// The kernel has.
+    /// The kernel has refused it.
     Kernel(BackendError),
 }
 
@@ -57,8 +56,8 @@ impl fmt::Display for MapAtError {
 impl core::error::Error for MapAtError {}
 
 impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> {
-    /// Maps `bytes` bytes of memory for devices at `at`, which lies at the same place in its page.
-    /// They reach all of the pages that it lies in.
+    /// Maps `bytes` bytes of memory for devices at `at`, which has the same offset in its page.
+    /// They reach all of the pages that the bytes lie in.
     ///
     /// ```
     /// use shootdown_dma::iova::Unmanaged;
@@ -114,7 +113,7 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
         let live = Live { pages: range.pages(), memory: first, rights, brought: true };
         let map = || self.kernel().map(range.first(), live);
         let mapped = map().or_else(|error| match error {
-            // What is to be unmapped, and was refused before, is mapped and pinned for the kernel.
+            // For the kernel, a dead mapping that it refused to unmap is still mapped and pinned.
             BackendError::Entries | BackendError::Memory if self.kernel().mapped().1 != 0 => {
                 self.flush().map_err(|_| error)?;
                 map()
@@ -122,7 +121,7 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
             error => Err(error),
         });
         mapped.map_err(|error| {
-            // The kernel has nothing to unmap there: the shadow alone is cleared.
+            // The kernel has nothing to unmap there: only the shadow is cleared.
             if self.take_out(range).is_err() {
                 claim.into_stale();
             }
@@ -131,7 +130,7 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
     }
 
     /// Unmaps all mappings between `at` and `bytes` bytes behind it, also with gaps in between, and
-    /// says how many these were. No device reaches any of them when it returns. Those that abut
+    /// returns how many these were. No device reaches any of them when it returns. Those that abut
     /// are one system call.
     ///
     /// # Errors
@@ -141,7 +140,7 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
     pub fn unmap_within(&self, at: DmaAddr, bytes: u64) -> Result<usize, UnmapError> {
         let last = bytes.checked_sub(1).and_then(|more| at.0.checked_add(more));
         let last = last.ok_or(UnmapError::Invalid)?;
-        // Page 0 is nobody's, but who unmaps everything may name it.
+        // Page 0 is never mapped, but a caller that unmaps everything may name it.
         let first = at.0.max(1 << GRANULE);
         if last < first {
             return Ok(0);
@@ -157,14 +156,14 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
             }
             count += mappings;
         }
-        // What was refused before is to be gone as well.
+        // What the kernel refused before must be unmapped as well.
         if self.kernel().is_stale(range) {
             self.flush().map_err(|error| UnmapError::NotComplete(Some(error)))?;
         }
         Ok(count)
     }
 
-    /// Claims a range; what was unmapped there, and the kernel has refused to, is tried again.
+    /// Claims a range; if the kernel has refused an unmapping there, it tries that again.
     fn claim(&self, range: IovaRange) -> Result<Claim<'_, B>, MapAtError> {
         match self.kernel().claim(range) {
             Ok(claim) => Ok(claim),
@@ -179,7 +178,7 @@ impl<B: Backend, M: Memory, const GRANULE: u32> Space<B, Unmanaged, M, GRANULE> 
     /// Clears the shadow of a range, has the kernel unmap what is dead in it, and waits for that.
     fn take_out(&self, range: IovaRange) -> Result<(), domain::UnmapError> {
         loop {
-            // SAFETY: the range is claimed, and what is mapped in it `map_at` has mapped (K5).
+            // SAFETY: the range is claimed, and `map_at` has mapped what is mapped in it (K5).
             match unsafe { self.domain.unmap_at(range) } {
                 Err(domain::UnmapError::Busy) => yield_now(),
                 outcome => return outcome,

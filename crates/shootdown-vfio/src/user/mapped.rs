@@ -1,4 +1,4 @@
-//! What is mapped, one by one.
+//! The mappings of a space, one by one.
 
 use core::fmt;
 

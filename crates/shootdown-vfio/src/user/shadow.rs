@@ -1,8 +1,8 @@
 //! The shadow of the kernel's page table: which pages are mapped, and to which memory. No hardware
 //! reads it.
 //!
-//! Its entries need nothing but what the library's own bits need: rights 1:0, a leaf above level 0
-//! bit 2, address 51:12. So it takes the addresses of any process, and pages of any granule that a
+//! Its entries have only what the library's own bits require: rights 1:0, a leaf above level 0 bit
+//! 2, address 51:12. So it takes the addresses of any process, and pages of any granule that a
 //! kernel has.
 
 use shootdown_dma::addr::{PhysAddr, Rights};
@@ -14,7 +14,7 @@ const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const LARGE: u64 = 1 << 2;
 
-/// Addresses of devices have so many bits.
+/// The number of bits of devices' addresses.
 pub(super) const BITS: u32 = 48;
 
 /// Entries for pages of 2^`GRANULE` bytes.

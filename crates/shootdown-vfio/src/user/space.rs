@@ -1,4 +1,4 @@
-//! What a driver in user space calls.
+//! The interface for a driver in user space.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -22,27 +22,27 @@ use super::kernel::{Calls, Kernel, Live};
 use super::mapped::Mapped;
 use super::shadow::Shadow;
 
-/// Who owns the buffers: told when devices begin and cease to reach them, if the space
+/// The owner of the buffers: it is called when devices begin and cease to reach them, if the space
 /// [holds](Config::holds) pages.
 ///
-/// Buffers that are recycled by their driver need it under [`Policy::Deferred`]: released is what
-/// may be used again. Numbers are addresses of this process, at the start of a page of the space's
-/// size (4 KiB, unless it was [made otherwise](Space::with_granule)).
+/// Drivers that recycle buffers need it under [`Policy::Deferred`]: a buffer that is released may
+/// be used again. Numbers are addresses of this process, at the start of a page of the space's size
+/// (4 KiB, unless it was [made otherwise](Space::with_granule)).
 pub trait Memory: Send + Sync {
-    /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has
-    /// happened.
+    /// `pages` pages from `first` on are going to be mapped. False: they must not be mapped, and
+    /// nothing has changed.
     fn hold(&self, first: u64, pages: u64) -> bool {
         let _ = (first, pages);
         true
     }
 
-    /// No device reaches them any more by one of the mappings that they were held for.
+    /// No device reaches the pages any more by one of the mappings that they were held for.
     fn release(&self, first: u64, pages: u64) {
         let _ = (first, pages);
     }
 }
 
-/// Nobody: buffers that are never recycled, or under [`Policy::Strict`].
+/// No owner: for buffers that are never recycled, or under [`Policy::Strict`].
 impl Memory for () {}
 
 impl<M: Memory + ?Sized> Memory for Arc<M> {
@@ -54,7 +54,7 @@ impl<M: Memory + ?Sized> Memory for Arc<M> {
     }
 }
 
-/// The process, as a domain sees its kernel.
+/// The process, as the host of a domain.
 pub(super) struct Seam<B, A, M, const GRANULE: u32> {
     kernel: Arc<Kernel<B>>,
     memory: M,
@@ -69,7 +69,7 @@ std::thread_local! {
     };
 }
 
-// SAFETY: `Memory::release` is what buffers are recycled by; `map` demands it.
+// SAFETY: buffers are recycled when `Memory::release` is called; `map` demands it.
 unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A, M, G> {
     type Addresses = A;
     type Format = Shadow<G>;
@@ -95,7 +95,7 @@ unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A
     }
 }
 
-/// Pages of the shadow: from the heap, each its own address.
+/// Pages of the shadow: from the heap, each at its own address.
 pub(super) struct Heap;
 
 const PAGE_LAYOUT: Layout = match Layout::from_size_align(4096, 4096) {
@@ -103,7 +103,7 @@ const PAGE_LAYOUT: Layout = match Layout::from_size_align(4096, 4096) {
     Err(_) => panic!("a page"),
 };
 
-/// So many of them, aligned to all of their size.
+/// The layout of `pages` pages, aligned to all of their size.
 fn many(pages: usize) -> Option<Layout> {
     let bytes = pages.checked_mul(4096)?;
     Layout::from_size_align(bytes, bytes).ok()
@@ -145,7 +145,7 @@ unsafe impl TableMemory for Heap {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpaceError {
-    /// The kernel offers nothing that it could be built on.
+    /// The kernel offers no addresses or page sizes that a space can use.
     Windows(WindowsError),
     /// There is no memory for it, or for its allocator.
     NoMemory,
@@ -174,7 +174,7 @@ impl From<NoMemory> for SpaceError {
 pub enum MapError {
     /// The domain has refused it: no addresses, no bytes.
     Domain(domain::MapError),
-    /// The kernel has.
+    /// The kernel has refused it.
     Kernel(BackendError),
 }
 
@@ -189,7 +189,8 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-/// Why a buffer was not unmapped. Nothing has changed, but for [`NotComplete`](Self::NotComplete).
+/// Why a buffer was not unmapped. Nothing has changed, except after
+/// [`NotComplete`](Self::NotComplete).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UnmapError {
@@ -197,10 +198,10 @@ pub enum UnmapError {
     Invalid,
     /// Nothing is mapped there.
     NotMapped,
-    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more: kernels don't
+    /// It is a part of what one [`map`](Space::map) has mapped, or more than that: kernels don't
     /// cut mappings. Or [`map_at`](Space::map_at) has mapped it.
     Partial,
-    /// The policy promises less than the space's does.
+    /// The policy guarantees less than the space's does.
     Refused,
     /// The kernel has refused it, or not all of it. The device may still reach the buffer, which
     /// stays with the space; [`poll`](Space::poll) tries again.
@@ -224,7 +225,7 @@ impl fmt::Display for UnmapError {
 
 impl core::error::Error for UnmapError {}
 
-/// Addresses that turned out to be somebody else's, tried before giving up.
+/// How many addresses are tried that another user of the kernel's address space has mapped.
 const TRIES: usize = 16;
 
 /// What devices see of this process's memory, with the kernel's page table.
@@ -253,16 +254,17 @@ const TRIES: usize = 16;
 pub struct Space<B: Backend, A: Allocate, M: Memory = (), const GRANULE: u32 = 12> {
     pub(super) domain: Domain<Seam<B, A, M, GRANULE>>,
     pub(super) windows: Windows,
-    /// The kernel, as a device that is behind the unit: so that the unit is told.
+    /// The attachment of the kernel as a device behind the unit: commands go only to units with a
+    /// device.
     attachment: Option<Attachment>,
 }
 
 impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
-    /// A space on a kernel, in pages of 4 KiB. `allocator` makes the allocator of addresses for
-    /// what the kernel offers.
+    /// Makes a space on a kernel, in pages of 4 KiB. `allocator` makes the allocator for the
+    /// addresses that the kernel offers.
     ///
-    /// Of `config`, identity addresses and trust do not apply here; its limit is lowered to what
-    /// the kernel offers.
+    /// Identity addresses and trust in `config` do not apply here; its limit is lowered to what the
+    /// kernel offers.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -278,7 +280,7 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
 
 impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRANULE> {
     /// The same in pages of 2^`GRANULE` bytes, 12 to 24: at least as large as the smallest that the
-    /// kernel maps, which on a kernel with pages of 64 KiB is that (VFIO rounds up to it). All
+    /// kernel maps; on a kernel with pages of 64 KiB that is 64 KiB (VFIO rounds up to it). All
     /// numbers of pages are of these: of `config`, of the allocator's space, of [`Memory`].
     ///
     /// ```
@@ -343,20 +345,20 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         &self.windows
     }
 
-    /// Where addresses come from, to be looked at.
+    /// The allocator, for reading its state.
     pub fn addresses(&self) -> &A {
         self.domain.addresses()
     }
 
-    /// Maps `bytes` bytes of memory for devices, and says by which address these reach it: the same
-    /// place within the page. They reach all of the pages that it lies in.
+    /// Maps `bytes` bytes of memory for devices, and returns the address by which they reach it, at
+    /// the same offset within the page. They reach all of the pages that the bytes lie in.
     ///
     /// # Safety
     /// Devices may read the pages, or write to them, as `rights` say, at any time until no device
-    /// reaches them any more: that is when unmapping has returned under [`Policy::Strict`], and
-    /// otherwise when they are [released](Memory::release), or a [`flush`](Self::flush) that
-    /// began after the unmapping has succeeded. Until then they stay allocated, and are used in
-    /// ways only that allow for that.
+    /// reaches them any more. That is when unmapping has returned under [`Policy::Strict`];
+    /// otherwise when they are [released](Memory::release), or when a [`flush`](Self::flush) has
+    /// succeeded that began after the unmapping. Until then they stay allocated, and are used only
+    /// in ways that allow for that.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -379,19 +381,20 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
                 }
                 Err(error) => break Err(MapError::Domain(error)),
             };
-            // The domain has seen that it does not wrap.
+            // The domain has checked that it does not wrap.
             let Some(range) = pages_of(at, bytes, GRANULE) else { break Ok(at) };
             let memory = memory as u64 >> GRANULE << GRANULE;
             let live = Live { pages: range.pages(), memory, rights, brought: false };
             let Err(error) = self.kernel().map(range.first(), live) else { break Ok(at) };
             let shortage = matches!(error, BackendError::Entries | BackendError::Memory);
             if error == BackendError::Exists && foreign.len() < TRIES {
-                // Kept until there is another, so that it is not the next again.
+                // The address is kept until another one is found, so that it is not the next one
+                // again.
                 foreign.push(at);
                 continue;
             }
             self.take_back(at, bytes);
-            // What is deferred is mapped and pinned for the kernel.
+            // For the kernel, what is deferred is still mapped and pinned.
             if !shortage || core::mem::replace(&mut flushed, true) || self.flush().is_err() {
                 break Err(MapError::Kernel(error));
             }
@@ -402,11 +405,11 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         outcome
     }
 
-    /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at
-    /// once.
+    /// Unmaps what the kernel has not mapped. The kernel has nothing to unmap, so this does not
+    /// take long.
     #[cold]
     fn take_back(&self, at: DmaAddr, bytes: u64) {
-        // SAFETY: it was mapped just now, and nobody has heard of it.
+        // SAFETY: it was mapped just now, and no caller has its address.
         let unmap = || unsafe { self.domain.unmap_raw_under(Policy::Strict, at, bytes) };
         while unmap() == Err(domain::UnmapError::Busy) {
             yield_now();
@@ -436,13 +439,14 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             _ => return Err(UnmapError::Partial),
         }
         let outcome = loop {
-            // SAFETY: the list of what is mapped has it no more, and had it for one who unmaps.
+            // SAFETY: the list of mappings has it no more, and one thread only has removed it.
             match unsafe { self.domain.unmap_raw_under(policy, at, bytes) } {
                 Err(domain::UnmapError::Busy) => yield_now(),
                 outcome => break outcome,
             }
         };
-        // Enough was deferred that the kernel is told: whoever comes by does it.
+        // Enough is deferred that commands were submitted; the thread that comes here executes
+        // them.
         if policy != Policy::Strict && self.kernel().has_work() {
             let _ = self.kernel().work();
         }
@@ -453,11 +457,11 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     }
 
     /// Unmaps what has been deferred for too long, tries again what the kernel has refused, and
-    /// gives back what is unmapped. Call it from a timer; see [`Domain::poll`]. Makes system
-    /// calls, and waits for nothing else.
+    /// gives back what is unmapped. Call it from a timer; see [`Domain::poll`]. Makes system calls,
+    /// and waits for nothing else.
     ///
     /// # Errors
-    /// What the kernel refuses to unmap.
+    /// The kernel's error if it refuses to unmap.
     pub fn poll(&self, now_ns: u64) -> Result<(), BackendError> {
         let _ = self.domain.poll(now_ns);
         let outcome = if self.kernel().has_work() { self.kernel().work() } else { Ok(()) };
@@ -468,7 +472,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// Unmaps all that is deferred, and gives it back.
     ///
     /// # Errors
-    /// What the kernel refuses to unmap: it is still deferred.
+    /// The kernel's error if it refuses to unmap: that is still deferred.
     pub fn flush(&self) -> Result<(), BackendError> {
         let before = self.kernel().stale();
         let flushed = self.domain.flush();
@@ -477,24 +481,24 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         Ok(())
     }
 
-    /// What is deferred just now: how many things, and how many pages are held back.
+    /// What is deferred at the moment: how many things, and how many pages are held back.
     pub fn deferred(&self) -> (usize, u64) {
         self.domain.deferred()
     }
 
-    /// Mappings, and those of them that the kernel still has though they were unmapped.
+    /// The number of mappings, and of those that the kernel still has though they were unmapped.
     pub fn mappings(&self) -> (usize, usize) {
         self.kernel().mapped()
     }
 
-    /// All mappings, by their addresses: to give them to another process (migration), or to take
-    /// them away one by one (reset). Allocates nothing and holds no lock between two of them: what
-    /// is mapped or unmapped meanwhile is among them or not.
+    /// All mappings, by their addresses: to recreate them in another process (migration), or to
+    /// unmap them one by one (reset). The iterator allocates nothing and holds no lock between two
+    /// of them: a mapping that is made or unmapped meanwhile may be among them or not.
     pub fn mapped(&self) -> Mapped<'_, B> {
         Mapped::new(self.kernel(), GRANULE)
     }
 
-    /// What was done so far.
+    /// The counts of what was done so far.
     pub fn counts(&self) -> Counts {
         self.domain.counts()
     }
@@ -507,10 +511,10 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// Unmaps everything, and ends the space. Buffers that are still mapped are released: no device
     /// reaches any.
     ///
-    /// Dropping a space instead leaves mapped what is mapped, until the kernel's file is closed.
+    /// Dropping a space instead leaves its mappings mapped until the kernel's file is closed.
     ///
     /// # Errors
-    /// What the kernel refuses to unmap, and the space.
+    /// The kernel's error if it refuses to unmap, and the space.
     #[allow(clippy::result_large_err)] // once in a space's life, and it comes back whole
     pub fn end(mut self) -> Result<A, (BackendError, Self)> {
         let why = |kernel: &Kernel<B>| kernel.failed().unwrap_or(BackendError::Other(0));
@@ -526,7 +530,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             }
         }
         let Self { domain, windows, .. } = self;
-        // SAFETY: nothing but the kernel knew of the shadow, and it has unmapped everything.
+        // SAFETY: only the kernel used the shadow, and it has unmapped everything.
         unsafe { domain.end() }.map_err(|failed| {
             let error = why(&failed.domain.host().kernel);
             (error, Self { domain: failed.domain, windows, attachment: None })

@@ -1,12 +1,13 @@
-//! The cache of an emulated IOMMU, which a domain tells what to forget.
+//! The cache of an emulated IOMMU, which executes a domain's invalidations.
 //!
 //! # The protocol
-//! A lock around `vm_memory`'s `Iotlb`. Devices hold it shared while they use what they have found.
-//! A command is noted, and carried out at once if nobody is reading; otherwise by whoever comes
-//! next: by who asks what is complete, or by the next device, which lets the commands go first. So
-//! telling never waits (a [`Unit`] must not), and readers can't keep a command off for ever.
+//! A lock protects `vm_memory`'s `Iotlb`. Devices hold it shared while they use what they have
+//! found. A command is noted, and executed at once if no device is reading. Otherwise it is
+//! executed by a thread that asks what is complete, or by the next device, which executes noted
+//! commands before it reads. So submitting never waits (a [`Unit`] must not), and readers can't
+//! delay a command for ever.
 //!
-//! The order of locks is cache, then notes; nobody waits for anything with the notes held.
+//! The order of locks is cache, then notes; no thread waits for anything with the notes held.
 
 use core::fmt;
 use core::ops::Deref;
@@ -20,11 +21,11 @@ use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use vm_memory::GuestAddress;
 use vm_memory::iommu::Iotlb;
 
-/// Commands that are noted one by one; one more, and everything is forgotten.
+/// Commands that are noted one by one; with one more, everything is invalidated.
 const NOTES: usize = 64;
 
-/// Mappings that a cache holds unless it is told otherwise: as many pages as an IOTLB of a large
-/// IOMMU has entries (assumed), and some megabytes of memory at most.
+/// The default number of mappings in a cache: as many pages as an IOTLB of a large IOMMU has
+/// entries (assumed), and some megabytes of memory at most.
 const CAPACITY: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ pub(super) struct Tlb {
 struct Notes {
     /// Submissions so far.
     told: u64,
-    /// What they asked for and was not done yet.
+    /// The ranges of commands that are not executed yet.
     ranges: Vec<IovaRange>,
     everything: bool,
 }
@@ -50,17 +51,17 @@ struct Notes {
 pub struct Cache {
     tlb: RwLock<Tlb>,
     notes: Mutex<Notes>,
-    /// As `Notes::told`, to be looked at without the lock.
+    /// As `Notes::told`, for reading without the lock.
     told: AtomicU64,
-    /// Submissions that are carried out.
+    /// Submissions that are executed.
     done: AtomicU64,
     capacity: usize,
     /// Bits of a byte address within a page, as commands count.
     granule: u32,
 }
 
-/// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as a domain
-/// promises anything.
+/// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as the domain's
+/// policy guarantees it.
 pub struct Guard<'a>(RwLockReadGuard<'a, Tlb>);
 
 impl Deref for Guard<'_> {
@@ -84,8 +85,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// An empty one, for `capacity` mappings: one more, and it begins again with none (V3). A
-    /// single access that needs more is served nevertheless.
+    /// Makes an empty cache for `capacity` mappings: with one more, it is emptied (V3). A single
+    /// access that needs more is served nevertheless.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let notes = Notes { told: 0, ranges: Vec::with_capacity(NOTES), everything: false };
@@ -109,7 +110,7 @@ impl Cache {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To read. What was noted before is carried out first.
+    /// Locks it for reading. Noted commands are executed first.
     pub(super) fn read(&self) -> Guard<'_> {
         if self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
             drop(self.write());
@@ -117,14 +118,14 @@ impl Cache {
         Guard(self.tlb.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// To change, alone, with nothing noted.
+    /// Locks it for changing, alone, with nothing noted.
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Tlb> {
         let mut tlb = self.tlb.write().unwrap_or_else(PoisonError::into_inner);
         self.carry_out(&mut tlb);
         tlb
     }
 
-    /// Is there room for so many more mappings? If not it is emptied.
+    /// Empties it if there is no room for this many more mappings.
     pub(super) fn make_room(&self, tlb: &mut Tlb, mappings: usize) {
         if tlb.filled.saturating_add(mappings) > self.capacity {
             tlb.forget_everything();
@@ -132,7 +133,7 @@ impl Cache {
         tlb.filled += mappings;
     }
 
-    /// Carries out what is noted (V1).
+    /// Executes the noted commands (V1).
     fn carry_out(&self, tlb: &mut Tlb) {
         let mut notes = self.notes();
         if core::mem::take(&mut notes.everything) {
@@ -141,19 +142,19 @@ impl Cache {
         }
         for range in notes.ranges.drain(..) {
             tlb.forget(range, self.granule);
-            // What was one may be two now.
+            // One mapping may have been cut into two.
             self.make_room(tlb, 1);
         }
-        // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The
-        // lock has ordered the rest.
+        // ORDERING: Release, with the Acquire of `completed`: a thread that reads it finds the
+        // ranges invalidated. The lock orders the rest.
         self.done.store(notes.told, Ordering::Release);
     }
 
-    /// The same, if nobody is reading just now.
+    /// The same, if no device is reading at the moment.
     fn try_carry_out(&self) {
         let tlb = match self.tlb.try_write() {
             Ok(tlb) => Some(tlb),
-            // Somebody's walk has panicked: what is in the cache was put there whole.
+            // A walk of another thread has panicked: what is in the cache was put there whole.
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
@@ -184,8 +185,8 @@ impl Tlb {
     }
 }
 
-// SAFETY: (1) `done` is a submission's number only after the lock was held alone since, and what it
-// asked for was taken out (V1); readers who found it there are gone by then. (2) There are no
+// SAFETY: (1) `done` is a submission's number only after the lock was held alone since, and its
+// ranges were taken out (V1); readers that found them there have finished by then. (2) There are no
 // devices' caches behind it. (3) Numbers grow under a lock.
 unsafe impl Unit for Cache {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {

@@ -1,19 +1,19 @@
-//! What a guest asks of its IOMMU: MAP and UNMAP, as virtio-iommu has them.
+//! A guest's requests to its IOMMU: MAP and UNMAP, as virtio-iommu defines them.
 //!
-//! A guest is not to be believed. What is checked here is what a hypervisor had to mend after the
-//! fact (cloud-hypervisor, pull request 8105): ranges that are not looked at, an UNMAP that cuts a
-//! mapping in two, a MAP that fails half way and leaves the first half, mappings without number.
+//! A guest is not trusted. This file checks what a hypervisor had to fix later (cloud-hypervisor,
+//! pull request 8105): ranges that are not checked, an UNMAP that cuts a mapping in two, a MAP that
+//! fails half way and leaves the first half, an unbounded number of mappings.
 //!
-//! | the guest asks for | it gets (virtio 1.2, 5.13.6) |
+//! | the guest requests | result (virtio 1.2, 5.13.6) |
 //! |---|---|
 //! | a range that is empty or backward; flags that are not known | [`Invalid`](RequestError::Invalid) |
 //! | addresses or memory that are not whole pages of what was offered (`page_size_mask`: the domain's granule) | [`Unaligned`](RequestError::Unaligned) |
 //! | addresses outside of what it was offered, or reserved | [`Range`](RequestError::Range) |
-//! | a MAP over something that is mapped | [`Overlap`](RequestError::Overlap) |
-//! | a MAP of what is not its memory (the [host](shootdown_dma::Host::hold) says no) | [`Fault`](RequestError::Fault) |
-//! | one mapping too many | [`NoMemory`](RequestError::NoMemory) |
+//! | a MAP over a mapping | [`Overlap`](RequestError::Overlap) |
+//! | a MAP of memory that is not the guest's (the [host](shootdown_dma::Host::hold) refuses it) | [`Fault`](RequestError::Fault) |
+//! | one mapping more than it may have | [`NoMemory`](RequestError::NoMemory) |
 //! | an UNMAP of a part of a mapping | [`Partial`](RequestError::Partial) |
-//! | an UNMAP of several mappings, also with gaps, or of nothing | that none of it is mapped any more |
+//! | an UNMAP of several mappings, also with gaps, or of nothing | success: none of it is mapped any more |
 
 use core::fmt;
 use core::hint::spin_loop;
@@ -24,13 +24,13 @@ use shootdown_dma::addr::{IovaRange, PhysAddr, Rights};
 use shootdown_dma::domain::{Domain, Host, MapError, UnmapError};
 use shootdown_dma::table::{Format, MapErrorKind};
 
-/// Why a request was refused. Nothing has changed, but where it says so.
+/// Why a request was refused. Nothing has changed, unless an error says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It does not make sense.
+    /// The request is malformed.
     Invalid,
-    /// It is not of whole pages.
+    /// The range does not consist of whole pages.
     Unaligned,
     /// Addresses that the guest was not offered.
     Range,
@@ -43,17 +43,17 @@ pub enum RequestError {
     /// The guest has as many mappings as it may, or there is no memory for one more.
     NoMemory,
     /// The domain refused it. After [`MapError::NotComplete`] the addresses stay out of use until
-    /// every cache has forgotten what it may have seen: the next MAP there waits for that, or
-    /// an UNMAP does.
+    /// every cache has invalidated what a device may have used: the next MAP or UNMAP there waits
+    /// for that.
     Map(MapError),
-    /// It is unmapped, and not forgotten by every cache. The addresses stay out of use until the
+    /// It is unmapped, but not invalidated in every cache. The addresses stay out of use until the
     /// same UNMAP has succeeded, or a MAP there.
     NotComplete(UnmapError),
 }
 
 impl RequestError {
-    /// The status in virtio-iommu's answer: `VIRTIO_IOMMU_S_DEVERR` 3, `INVAL` 4, `RANGE` 5,
-    /// `FAULT` 7, `NOMEM` 8; `OK` is 0. (virtio 1.2, 5.13.6; the numbers are those of Linux'
+    /// The status in virtio-iommu's reply: `VIRTIO_IOMMU_S_DEVERR` 3, `INVAL` 4, `RANGE` 5, `FAULT`
+    /// 7, `NOMEM` 8; `OK` is 0. (virtio 1.2, 5.13.6; the numbers are those of Linux'
     /// `virtio_iommu.h`. A range that is not aligned, and an UNMAP that would cut a mapping, are
     /// `RANGE`; an overlap and unknown flags are `INVAL`.)
     #[must_use]
@@ -89,30 +89,30 @@ impl core::error::Error for RequestError {}
 /// What a guest is offered.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The first page of its I/O addresses, in pages of the domain's granule; at least 1 (page 0
-    /// is nobody's).
+    /// The first page of its I/O addresses, in pages of the domain's granule; at least 1 (page 0 is
+    /// never mapped).
     pub first: u64,
     /// The last one.
     pub last: u64,
     /// Pages in between that it may not map: windows for interrupts, and what the probe request
     /// reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is
-    /// the domain's affair ([`Config::tables`](shootdown_dma::domain::Config::tables)): far apart,
-    /// each takes its own.
+    /// The most mappings that it may have at a time (V3 of [`super`]). The domain bounds the page
+    /// tables that they may take ([`Config::tables`](shootdown_dma::domain::Config::tables)):
+    /// mappings that are far apart take a table each.
     pub mappings: usize,
 }
 
 impl Bounds {
-    /// Addresses of so many bits, without the window for interrupts of PCs, and 65 535 mappings, as
+    /// Addresses of `bits` bits, without the window for interrupts of PCs, and 65 535 mappings, as
     /// Linux allows to user space (`dma_entry_limit`). Pages have 4 KiB.
     #[must_use]
     pub fn bits(bits: u32) -> Self {
         Self::with_granule(12, bits)
     }
 
-    /// The same in pages of 2^`granule` bytes, of a domain whose tables have such. The window for
-    /// interrupts is rounded to them.
+    /// The same in pages of 2^`granule` bytes, of a domain whose tables have such pages. The window
+    /// for interrupts is rounded to them.
     #[must_use]
     pub fn with_granule(granule: u32, bits: u32) -> Self {
         let granule = granule.min(62);
@@ -122,17 +122,17 @@ impl Bounds {
     }
 }
 
-/// A mapping that the guest has asked for, by its first page.
+/// A mapping that the guest has requested, by its first page.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     pages: u64,
     phys: u64,
     flags: u32,
-    /// Unmapped, or not mapped after all, but its invalidation is not complete.
+    /// It is unmapped, or was not mapped after all, but its invalidation is not complete.
     stale: bool,
 }
 
-/// What a MAP asks for: the arguments of [`Mappings::map`].
+/// The arguments of a MAP: those of [`Mappings::map`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // see there
 pub struct MapRequest {
@@ -144,8 +144,8 @@ pub struct MapRequest {
 
 /// The mappings of a guest's domain.
 ///
-/// Requests come one after the other (`&mut`), so that no lock is held while one waits for devices;
-/// these translate beside it.
+/// Requests come one after the other (`&mut`), so no lock is held while one waits for devices,
+/// which translate meanwhile.
 #[derive(Debug)]
 pub struct Mappings<H: Host> {
     domain: Arc<Domain<H>>,
@@ -162,8 +162,8 @@ impl<H: Host> Mappings<H> {
     /// Bytes of a page, less one.
     const MASK: u64 = (1 << Self::SHIFT) - 1;
 
-    /// None yet. Nobody else maps or unmaps in the domain, which should
-    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host is asked whether they
+    /// Makes an empty set of mappings. No other code maps or unmaps in the domain, which should
+    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host checks whether they
     /// are the guest's.
     #[must_use]
     pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {
@@ -175,19 +175,19 @@ impl<H: Host> Mappings<H> {
         &self.domain
     }
 
-    /// How many there are.
+    /// The number of mappings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.live.len()
     }
 
-    /// Is there none?
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
 
-    /// The mappings, by their addresses, as the guest has asked for them: each is the MAP that
+    /// The mappings, by their addresses, as the guest has requested them: each is the MAP that
     /// makes it again (migration).
     pub fn iter(&self) -> impl Iterator<Item = MapRequest> + '_ {
         let mapped = self.live.iter().filter(|(_, mapping)| !mapping.stale);
@@ -199,8 +199,8 @@ impl<H: Host> Mappings<H> {
         })
     }
 
-    /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from
-    /// `phys` on. When it returns, devices may use it.
+    /// MAP: the bytes `start` to `end` (inclusive) lead to the guest's memory from `phys` on. When
+    /// it returns, devices may use it.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -235,7 +235,7 @@ impl<H: Host> Mappings<H> {
         // SAFETY: requests come one at a time, nothing is mapped there, and the allocator hands out
         // nothing.
         let mapped = unsafe { self.domain.map_at(range, PhysAddr(phys), rights) };
-        // It is not mapped, but a device may have seen it.
+        // It is not mapped, but a device may have used it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
             self.live.insert(range.first(), Mapping { pages: range.pages(), phys, flags, stale });
@@ -249,7 +249,8 @@ impl<H: Host> Mappings<H> {
         })
     }
 
-    /// What was behind these addresses, and is not mapped any more, is forgotten by all.
+    /// Waits until all caches have invalidated what was mapped at these addresses and is not any
+    /// more.
     fn forget_stale(&mut self, range: IovaRange) -> Result<(), RequestError> {
         let flushed = self.domain.flush();
         flushed.map_err(|error| RequestError::NotComplete(UnmapError::NotComplete(error)))?;
@@ -261,14 +262,14 @@ impl<H: Host> Mappings<H> {
         Ok(())
     }
 
-    /// UNMAP: nothing between `start` and `end` (which belongs to it) is mapped any more, and no
-    /// device reaches what was, when it returns. How many mappings these were.
+    /// UNMAP: nothing between `start` and `end` (inclusive) is mapped any more, and no device
+    /// reaches what was, when it returns. Returns how many mappings these were.
     ///
     /// # Errors
     /// See [`RequestError`].
     pub fn unmap(&mut self, start: u64, end: u64) -> Result<usize, RequestError> {
         let range = match (start, end) {
-            // Page 0 is nobody's, but a guest may ask for all.
+            // Page 0 is never mapped, but a guest may name all pages.
             (0, end) if end == Self::MASK => return Ok(0),
             (0, end) => pages(Self::MASK + 1, end, Self::SHIFT)?,
             (start, end) => pages(start, end, Self::SHIFT)?,
@@ -298,7 +299,7 @@ impl<H: Host> Mappings<H> {
             let outcome = if stale {
                 self.domain.flush().map_err(UnmapError::NotComplete)
             } else {
-                // Whoever is in the domain's cells leaves them soon.
+                // Other threads leave the domain's cells soon: try again.
                 loop {
                     // SAFETY: requests come one at a time, and these are mapped.
                     match unsafe { self.domain.unmap_at(run) } {
@@ -323,7 +324,7 @@ impl<H: Host> Mappings<H> {
         }
     }
 
-    /// Takes everything away: DETACH of the last device, or a reset.
+    /// Unmaps everything: DETACH of the last device, or a reset.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -340,7 +341,7 @@ impl<H: Host> Mappings<H> {
     }
 }
 
-/// Whole pages of 2^`granule` bytes between these bytes, the last of which belongs to them.
+/// The whole pages of 2^`granule` bytes between these bytes (inclusive).
 const fn pages(start: u64, end: u64, granule: u32) -> Result<IovaRange, RequestError> {
     let mask = (1 << granule) - 1;
     if end < start {

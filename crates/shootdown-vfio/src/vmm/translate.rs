@@ -1,4 +1,4 @@
-//! `vm_memory`'s trait for IOMMUs: looking up, and filling the cache.
+//! `vm_memory`'s trait for IOMMUs: lookups, and filling the cache.
 
 use core::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use vm_memory::{GuestAddress, Permissions};
 
 use super::cache::{Cache, Guard, Tlb};
 
-/// Where a device's accesses are looked up: a domain.
+/// The tables in which a device's accesses are looked up: a domain.
 pub trait Walk: Send + Sync {
-    /// Where this address leads just now, how many bytes follow there, and with which rights;
-    /// `None`: a fault.
+    /// The memory that this address leads to at the moment, how many bytes follow there, and the
+    /// rights; `None`: a fault.
     fn walk(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)>;
 }
 
@@ -32,12 +32,10 @@ impl<W: Walk + ?Sized> Walk for Arc<W> {
     }
 }
 
-/// What an emulated device accesses memory through: `vm_memory`'s [`Iommu`], for `vm_memory`'s
-/// `IommuMemory`.
+/// The translation of an emulated device: `vm_memory`'s [`Iommu`], for `vm_memory`'s `IommuMemory`.
 ///
-/// A device that still uses what it has found (an iterator) when it asks again may wait for itself,
-/// if something is being unmapped at that moment: finish one access first. `IommuMemory`'s own
-/// methods do.
+/// A device that still uses a result (an iterator) when it asks again may wait for itself, if an
+/// unmapping is under way at that moment: finish one access first. `IommuMemory`'s own methods do.
 pub struct Translator<W> {
     tables: W,
     cache: Arc<Cache>,
@@ -45,18 +43,18 @@ pub struct Translator<W> {
 
 impl<W: Walk> Translator<W> {
     /// Looks up in `tables`: a domain whose unit the cache is, and that the device is
-    /// [attached](Domain::attach) to. Otherwise nobody tells the cache what was unmapped.
+    /// [attached](Domain::attach) to. Otherwise the cache gets no invalidations.
     #[must_use]
     pub const fn new(tables: W, cache: Arc<Cache>) -> Self {
         Self { tables, cache }
     }
 
-    /// Where it looks up.
+    /// The tables that it looks up.
     pub const fn tables(&self) -> &W {
         &self.tables
     }
 
-    /// Holds the cache: until this is dropped no unmapping completes. For who keeps slices of
+    /// Holds the cache: until this is dropped no unmapping completes. For code that keeps slices of
     /// memory for some time, such as a device that works on a chain of buffers.
     #[must_use = "it holds while it lives"]
     pub fn hold(&self) -> Guard<'_> {
@@ -80,7 +78,7 @@ impl<W: Walk> Translator<W> {
         Ok(())
     }
 
-    /// What a range leads to, piece by piece.
+    /// The memory that a range leads to, piece by piece.
     fn collect(&self, first: u64, end: u64, access: Permissions) -> Result<Vec<Piece>, Error> {
         let mut found: Vec<Piece> = Vec::new();
         let mut at = first & !PAGE_MASK;
@@ -92,10 +90,10 @@ impl<W: Walk> Translator<W> {
             if !permissions(rights).allow(access) {
                 return refused("what is mapped there does not allow this access");
             }
-            // No more of a large leaf than the pages that were asked for.
+            // No more of a large leaf than the requested pages.
             let bytes = left.min(((end - 1) | PAGE_MASK) - at + 1);
             match found.last_mut() {
-                // Pages that follow each other on both sides are one mapping.
+                // Pages that are contiguous on both sides are one mapping.
                 Some(last) if last.phys.0 + last.bytes == phys.0 && last.rights == rights => {
                     last.bytes += bytes;
                 }
@@ -107,7 +105,7 @@ impl<W: Walk> Translator<W> {
     }
 }
 
-/// Addresses that lead to memory that lies together.
+/// Addresses that lead to contiguous memory.
 struct Piece {
     at: u64,
     phys: PhysAddr,
@@ -115,8 +113,8 @@ struct Piece {
     rights: Rights,
 }
 
-/// Bytes of the smallest granule there is, less one. Of a larger page it takes the pieces that were
-/// asked for.
+/// Bytes of the smallest granule, less one. Of a larger page the cache takes only the requested
+/// pieces.
 const PAGE_MASK: u64 = (1 << 12) - 1;
 
 /// The rights, as `vm_memory` has them.
@@ -146,7 +144,7 @@ impl<W: Walk> Iommu for Translator<W> {
         length: usize,
         access: Permissions,
     ) -> Result<IotlbIterator<Guard<'_>>, Error> {
-        // The device chose both: nothing may be computed from them unseen.
+        // The device chose both: check the sum.
         let end = u64::try_from(length).ok().and_then(|length| iova.0.checked_add(length));
         let Some(end) = end else {
             return Err(cannot(iova.0, u64::MAX - iova.0, "it goes past the end of the space"));
@@ -155,8 +153,8 @@ impl<W: Walk> Iommu for Translator<W> {
             if let Ok(found) = Iotlb::lookup(self.cache.read(), iova, length, access) {
                 return Ok(found);
             }
-            // What is put in can be unmapped before it is found: then the next turn finds that
-            // nothing is mapped.
+            // A mapping that is put in can be unmapped before it is found: then the next turn finds
+            // that nothing is mapped.
             self.fill(iova.0, end, access)?;
         }
     }

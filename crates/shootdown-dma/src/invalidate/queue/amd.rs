@@ -2,10 +2,10 @@
 //!
 //! Registers (AMD I/O Virtualization Technology specification, 3.4): head 0x2000 and tail 0x2008
 //! hold the byte offset of a slot; CONTROL 0x18 has CmdBufEn (bit 12), STATUS 0x2020 CmdBufRun (bit
-//! 4), which falls when a command was refused. What was refused and which device has not answered
-//! (IOTLB_INV_TIMEOUT) stands in the event log, which the host reads ([`Port::drain_events`]). A
-//! completion wait completes all the same when a device has not answered: so where devices were
-//! told, the log is drained before a completion is believed.
+//! 4), which falls when a command was refused. The event log, which the host reads
+//! ([`Port::drain_events`]), names the refused command and the device that has not acknowledged
+//! (IOTLB_INV_TIMEOUT). A completion wait completes even when a device has not acknowledged, so
+//! where commands for devices are under way, the log is drained before a completion is used.
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::invalidate::Command;
@@ -27,7 +27,7 @@ const CMD_BUF_RUN: u64 = 1 << 4;
 pub struct Amd {
     /// The slots of the ring.
     pub slots: u64,
-    /// What the unit can do.
+    /// The facts on which commands depend.
     pub facts: Facts,
 }
 
@@ -57,7 +57,7 @@ impl Format for Amd {
     }
 
     fn position<P: Port>(&self, port: &P, base: u64) -> u64 {
-        // 64 bits: nothing to widen. What was overtaken moves nothing.
+        // 64 bits: nothing to widen. A value behind `base` is out of date, and moves nothing.
         port.status().load(Ordering::Acquire).max(base) // [Q8]
     }
 
@@ -81,7 +81,7 @@ impl Format for Amd {
         match slot[0] >> 60 {
             1 if slot[0] & 1 != 0 => Instead::Wait,
             1 => Instead::Barrier,
-            // All, which reaches device table entries as well.
+            // The command for everything, which covers device table entries as well.
             2 | 3 | 8 if self.facts.forgets_all => Instead::Coarser(amd::all()),
             3 => Instead::Coarser(amd::domain(DomainId((slot[0] >> 32) as u16))),
             4 => match self.device(slot) {

@@ -1,4 +1,4 @@
-//! Why there is no queue, and why a device stays silent.
+//! Why a queue was not made, and why a device stays silent.
 
 use core::fmt;
 
@@ -7,12 +7,12 @@ use core::fmt;
 pub enum RingError {
     /// The ring is too small, or its slots are no power of two.
     Slots {
-        /// It has so many.
+        /// The number of slots that it has.
         slots: usize,
-        /// It needs at least so many.
+        /// The least number of slots that it needs.
         least: usize,
     },
-    /// There is no memory for what the CPUs share about its slots.
+    /// There is no memory for the data about its slots that CPUs share.
     NoMemory,
 }
 
@@ -35,9 +35,10 @@ impl core::error::Error for RingError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReviveError {
-    /// Somebody is at the queue.
+    /// Another CPU has the queue's lock.
     Busy,
-    /// So many devices did not answer that none is relied on any more: this one alone can't be.
+    /// So many devices did not acknowledge that no device is relied on any more; a single one can't
+    /// be revived.
     AllSilent,
 }
 

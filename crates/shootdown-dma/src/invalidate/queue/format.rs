@@ -1,5 +1,5 @@
-//! What differs between the queues of IOMMUs: what a slot looks like, what registers say, how
-//! errors are told.
+//! What differs between the queues of IOMMUs: the format of a slot, the registers, the report of
+//! errors.
 
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;
@@ -12,31 +12,31 @@ pub type Slot = [u64; 2];
 /// Slots that one command takes at most.
 pub const MOST: usize = 4;
 
-/// Why a queue stands still.
+/// Why a queue has stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// It does not take the slot at its head.
+    /// The unit refuses the slot at its head.
     Refused,
-    /// A device has not answered; which one, if the unit says so.
+    /// A device has not acknowledged; which one, if the unit reports it.
     Silent(Option<DeviceId>),
-    /// It could not read the slot at its head.
+    /// The unit could not read the slot at its head.
     Unread,
 }
 
-/// What is to be put in the place of a slot that was refused.
+/// What replaces a slot that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instead {
-    /// This, which covers what was refused.
+    /// This slot, which covers what was refused.
     Coarser(Slot),
-    /// A wait of the queue's own, as it should have been.
+    /// A wait of the queue's own, built again.
     Wait,
-    /// A barrier of the queue's own, as it should have been.
+    /// A barrier of the queue's own, built again.
     Barrier,
-    /// It isn't known what it was.
+    /// The refused slot can't be decoded.
     Unknown,
 }
 
-/// The queue of one kind of IOMMU. Pure but for registers.
+/// The queue of one kind of IOMMU. It has no state beside registers.
 pub trait Format: Sync {
     /// Encodes a command: at most [`MOST`] slots.
     fn encode(&self, command: &Command, put: &mut dyn FnMut(Slot));
@@ -47,70 +47,70 @@ pub trait Format: Sync {
         12
     }
 
-    /// Can the unit be told to forget all of all domains?
+    /// Whether the unit has a command that invalidates all of all domains.
     fn forgets_all(&self) -> bool {
         true
     }
 
-    /// Nothing after it begins before all before it is complete. `status` is the address of the
-    /// status word, of which it may touch only the upper half.
+    /// A barrier: nothing after it begins before all before it is complete. `status` is the address
+    /// of the status word, of which it may write only the upper half.
     fn barrier(&self, status: PhysAddr) -> Slot;
 
-    /// Are commands for the unit itself to be told twice, with a barrier between? Some units have
-    /// an erratum by which an entry that is in use may survive one invalidation.
+    /// Whether commands for the unit itself are issued twice, with a barrier between. Some units
+    /// have an erratum by which an entry that is in use may survive one invalidation.
     fn repeats(&self) -> bool {
         false
     }
 
-    /// Says, when all before it is complete, that the queue has come to `position`.
+    /// A wait: when all before it is complete, it reports that the queue has reached `position`.
     fn wait(&self, status: PhysAddr, position: u64) -> Slot;
 
-    /// Does it make anybody forget anything? (It is no wait, and no barrier.)
+    /// Whether the slot invalidates anything. (It is no wait, and no barrier.)
     fn is_command(&self, slot: Slot) -> bool;
 
-    /// The device that a slot tells to forget.
+    /// The device whose cache a slot invalidates.
     fn device(&self, slot: Slot) -> Option<DeviceId>;
 
-    /// How far the unit says that all is complete: at least `base`, which it has read up to
-    /// already.
+    /// The position up to which the unit reports completion: at least `base`, up to which it was
+    /// read before.
     fn position<P: Port>(&self, port: &P, base: u64) -> u64;
 
-    /// Can [`position`](Self::position) be anything but the end of a submission?
+    /// Whether [`position`](Self::position) can be anything but the end of a submission.
     fn is_coarse(&self) -> bool {
         false
     }
 
-    /// Does the unit say that it came to a wait though a device has not answered what was before
-    /// it, and tell that in its event log ([`Port::drain_events`])?
+    /// Whether the unit reaches a wait though a device has not acknowledged a command before it,
+    /// and reports that in its event log ([`Port::drain_events`]).
     fn logs_timeouts(&self) -> bool {
         false
     }
 
-    /// Tells the unit that it may read all slots before `position`.
+    /// Writes the tail register: the unit may read all slots before `position`.
     fn set_tail<P: Port>(&self, port: &P, position: u64);
 
-    /// The slot that the unit reads next, of so many.
+    /// The slot that the unit reads next, in a ring of `slots`.
     fn head<P: Port>(&self, port: &P, slots: u64) -> u64;
 
-    /// Does the queue stand still?
+    /// Why the queue has stopped, if it has.
     fn trouble<P: Port>(&self, port: &P) -> Option<Trouble>;
 
     /// What covers a slot that was refused. `again`: it was refused in its coarser form as well.
     fn instead(&self, status: PhysAddr, slot: Slot) -> Instead;
 
-    /// Something that is never refused and does no harm.
+    /// A slot that is never refused and does no harm.
     fn harmless(&self) -> Slot;
 
-    /// Lets the queue go on, whose tail is at `position`.
+    /// Lets the queue, whose tail is at `position`, go on.
     fn resume<P: Port>(&self, port: &P, trouble: Trouble, position: u64);
 }
 
-/// `base`, moved on to what the low 32 bits say: serial arithmetic. What is behind it was
-/// overtaken, and moves nothing.
+/// `base`, moved on to the position with these low 32 bits, by serial arithmetic. A value behind
+/// `base` is out of date, and moves nothing.
 #[must_use]
 pub fn widen(base: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(base as u32);
-    // Never more than some rings ahead, or else behind.
+    // It is never more than some rings ahead; any other distance means behind.
     if ahead < 1 << 31 { base + ahead as u64 } else { base }
 }
 

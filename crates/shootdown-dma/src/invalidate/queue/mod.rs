@@ -1,42 +1,45 @@
-//! A ring of commands in memory that many CPUs write and one IOMMU reads: the three of them, behind
-//! one protocol.
+//! The queue: a ring of commands in memory that many CPUs write and one IOMMU reads. One protocol
+//! serves the three formats.
 //!
 //! # The protocol
 //! Positions count slots from the beginning and never wrap; a slot is a position modulo the size of
 //! the ring. A [`Ticket`] is the position behind a submission's last slot, which is a wait that
-//! makes the unit say that it got there.
-//! 1. **Reserve**: a submitter counts its slots, the wait among them, takes so much room, and moves
-//!    `reserved` on. Both are additions: with a compare-and-swap instead, of all who come at the
-//!    same time one would get on, and the others fetch the line again for nothing. Room that was
-//!    taken in vain is given back, and what completes gives room (`given`: up to where).
-//! 2. **Write** the slots, and then say so in `ends`, at the index of the first: where the
-//!    submission ends.
-//! 3. **Publish**: whoever gets the lock moves the tail over all submissions that are written, in
-//!    order, and tells the unit. Who does not get it leaves word that there is work, in the same
-//!    word as the lock: the holder sees it when it leaves. Nobody waits for anybody, so that a
-//!    submission may be interrupted by another one at any step.
+//! makes the unit report that it has reached this position.
+//! 1. **Reserve**: a submitter counts its slots, the wait among them, takes that much room, and
+//!    moves `reserved` on. Both are additions. With a compare-and-swap only one of several
+//!    concurrent submitters would succeed, and the others would fetch the cache line again for
+//!    nothing. A submitter that finds no room gives back what it took; completions give room back,
+//!    too (`given`: up to where).
+//! 2. **Write** the slots, and then store the submission's end to `ends`, at the index of its first
+//!    slot.
+//! 3. **Publish**: the CPU that gets the lock moves the tail over all submissions that are written,
+//!    in order, and writes the tail register. A CPU that does not get the lock marks in the lock
+//!    word that there is work; the holder sees the mark when it leaves the lock. No submitter waits
+//!    for another, so a submission may be interrupted by another one at any step.
 //! 4. **Complete**: the unit stores the position to the status word (low 32 bits; [`widen`] finds
 //!    the rest). A slot may be written again only when a wait behind it is complete.
 //!
-//! Only three eighths of the ring are handed out. As many again belong to [recovery](self#errors),
-//! which copies what was lost, and the rest to the waits and barriers that it adds: half of it to
-//! those between devices that are told one by one.
+//! Submitters get only three eighths of the ring. As many again belong to [recovery](self#errors),
+//! which copies what was lost, and the rest to the waits and barriers that recovery adds: half of
+//! that to those between devices that get their commands one by one.
 //!
 //! # Errors
-//! When a queue does not move, whoever polls has a look, with the publisher's lock:
+//! When a queue does not move, a CPU that polls reads the registers, with the publisher's lock:
 //! - A slot was **refused**: it is replaced by one that covers it (all of the IOTLB, all of a
-//!   device), and the queue goes on. A device that refuses even that is taken as silent. Anything
-//!   else that is refused twice is the end: [`QueueError::Stuck`], nothing completes any more.
-//! - A **device did not answer**: what the unit has read and not completed is copied behind
-//!   everything that is reserved, with a wait of its own. Until the unit has come to that wait
-//!   nothing is complete (`gate`), whatever the waits on the way say: they do not know what was
-//!   lost. If the unit does not say which device it was, those that it may have been are told one
-//!   by one then (`recover.rs`). A device that does not answer [`STRIKES`] times is silent: it is
-//!   left out from then on, and [`Unit::answers`] says so, before anything completes without it.
+//!   device), and the queue goes on. A device whose coarser command is refused too counts as
+//!   silent. If any other command is refused twice, the queue ends: [`QueueError::Stuck`], nothing
+//!   completes any more.
+//! - A **device did not acknowledge**: what the unit has read and not completed is copied behind
+//!   everything that is reserved, with a wait of its own. Until the unit has reached that wait
+//!   nothing is complete (`gate`), whatever the waits before it report: they do not cover what was
+//!   lost. If the unit does not name the device, the devices that it may have been get their
+//!   commands one by one (`recover.rs`). A device that fails [`STRIKES`] times is silent: commands
+//!   leave it out from then on, and [`Unit::answers`] reports it, before anything completes without
+//!   it.
 //!
-//! - Units that say which one it was in an **event log** (AMD-Vi) come to the wait all the same.
-//!   Where devices were told, the log is drained after the status was read and before it is
-//!   believed, with the publisher's lock: who can't have that believes nothing new.
+//! - Units that name the device in an **event log** (AMD-Vi) reach the wait all the same. Where
+//!   commands for devices are under way, the log is drained after the status was read and before it
+//!   is used, with the publisher's lock. A CPU that can't get the lock uses no newer status.
 //!
 //! # Invariants
 //! - **I8** The tail never passes the head; the slots of a submission are written before the tail
@@ -52,13 +55,13 @@
 //! | Q3 work left in the lock word | AcqRel | Q4 | the holder finds the submission |
 //! | Q4 work taken from the lock word, lock left | AcqRel | Q3 | the next holder finds the tail |
 //! | Q5 `done` moved on | AcqRel | Q6 | what the unit has done; it has read the slots |
-//! | Q6 `done` read | Acquire | Q5 | slots are written again; who asks may reuse |
-//! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
-//! | Q8 status read, then the gate | Acquire (of a register: fence) | Q7 | who reads such a status sees the gate |
-//! | Q12 status read, the log drained, then the gate | Acquire (Q8); the publisher's lock | Q7 | an event is logged before the status behind it (contract of `Port`, 6): whoever drained it has closed the gate before the lock was left |
+//! | Q6 `done` read | Acquire | Q5 | slots are written again; a caller that asked may reuse |
+//! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate must hold back |
+//! | Q8 status read, then the gate | Acquire (of a register: fence) | Q7 | a CPU that reads such a status sees the gate |
+//! | Q12 status read, the log drained, then the gate | Acquire (Q8); the publisher's lock | Q7 | an event is logged before the status behind it (contract of `Port`, 6): the CPU that drained it has closed the gate before it left the lock |
 //! | Q9 `taken` lowered | Release | Q10 | behind Q6: the unit has read the slots |
-//! | Q10 `taken` raised | Acquire | Q9, also through others' raising | slots are written again |
-//! | Q11 `reserved` raised | AcqRel | itself, by others before | the same: what was taken is no slot yet, and the slots that one gets may be those that others have found room for since |
+//! | Q10 `taken` raised | Acquire | Q9, also through other CPUs' raising | slots are written again |
+//! | Q11 `reserved` raised | AcqRel | itself, by other CPUs before | as Q10: taken room is not yet a slot, and the slots that a CPU gets may be those for which other CPUs have found room since |
 
 use crate::addr::DeviceId;
 use crate::fixed::{Fixed, NoMemory};
@@ -84,47 +87,47 @@ use silence::Silence;
 pub use smmu::Smmu;
 pub use vtd::Vtd;
 
-/// Slots that a ring has at least: three eighths of it hold [`BATCH`] commands of [`MOST`] slots, a
+/// The least slots of a ring: three eighths of it hold [`BATCH`] commands of [`MOST`] slots, a
 /// barrier and a wait.
 pub const SLOTS: usize = ((BATCH * MOST + 2) * 8 / 3 + 1).next_power_of_two();
 
-/// Polls without progress after which somebody has a look at the registers: a look takes as long as
-/// tens of polls.
+/// Polls without progress after which one of them reads the registers: that takes as long as tens
+/// of polls.
 const PATIENCE: u32 = 16;
 
-/// The same for who waits, and has seen no progress itself. Many may: a look takes the publisher's
-/// lock, and the longer it lasts the less often it is looked, down to once in [`LONG_PATIENCE`]
-/// turns.
+/// The same for a CPU that waits, and has seen no progress itself. Many may wait, and reading the
+/// registers takes the publisher's lock; so it is done less often the longer the wait lasts, down
+/// to once in [`LONG_PATIENCE`] turns.
 const WAITERS_PATIENCE: u32 = if cfg!(loom) { PATIENCE } else { 128 };
 const LONG_PATIENCE: u32 = 4096;
 
 const LOCKED: u32 = 1;
 const WORK: u32 = 2;
 
-/// One IOMMU's queue. See the [module](self).
+/// One IOMMU's queue; see the [module](self).
 #[derive(Debug)]
 pub struct Queue<P, F> {
     port: P,
     format: F,
     slots: u64,
     ends: Fixed<AtomicU64>,
-    /// Slots that are not to be written again yet, of submissions on their way to `reserved` too.
+    /// Slots that must not be written again yet, with those of submitters between steps 1 and 2.
     taken: Line<AtomicU64>,
     /// Room was given back up to this position.
     given: AtomicU64,
     reserved: Line<AtomicU64>,
-    /// Of the publisher: [`LOCKED`], [`WORK`].
+    /// The publisher's lock word: [`LOCKED`], [`WORK`].
     state: Line<AtomicU32>,
-    /// With the lock: what the unit was told.
+    /// Changed with the lock: the position last written to the tail register.
     tail: Line<AtomicU64>,
     done: Line<AtomicU64>,
     /// Slots before it are read, and will not be copied by another recovery.
     floor: AtomicU64,
     gate: AtomicU64,
-    /// Where the newest submission ends that tells a device, of units that
-    /// [log](Format::logs_timeouts) which ones do not answer.
+    /// Where the newest submission ends that has a command for a device, of units that
+    /// [log](Format::logs_timeouts) which devices do not acknowledge.
     asked: AtomicU64,
-    /// A device was found in the log, and nobody was told yet.
+    /// A device was found in the log, and no call has returned that yet.
     timed_out: AtomicBool,
     silence: Silence,
     patched: AtomicU64,
@@ -132,8 +135,8 @@ pub struct Queue<P, F> {
     idle: Line<AtomicU32>,
 }
 
-/// On cache lines of its own: what submitters write, or the publisher, is not in the way of those
-/// who wait.
+/// On cache lines of its own, so that writes of submitters and of the publisher do not delay CPUs
+/// that wait.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line<T>(T);
@@ -147,11 +150,11 @@ impl<T> core::ops::Deref for Line<T> {
 }
 
 impl<P: Port, F: Format> Queue<P, F> {
-    /// A queue that is set up and empty, head and tail at slot 0.
+    /// Makes a queue that is set up and empty, head and tail at slot 0.
     ///
     /// # Errors
     /// [`RingError::Slots`] if the ring is no power of two, or has less than [`SLOTS`] (twice that
-    /// if commands are told [twice](Format::repeats)); [`RingError::NoMemory`].
+    /// if commands are issued [twice](Format::repeats)); [`RingError::NoMemory`].
     pub fn new(port: P, format: F) -> Result<Self, RingError> {
         let slots = port.ring().len() / 2;
         let least = if format.repeats() { 2 * SLOTS } else { SLOTS };
@@ -200,14 +203,15 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// The first slot that is still needed.
     fn base(&self) -> u64 {
         // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit
-        // has read what is before.
+        // has read what is before. Without it a slot may be written again before the unit has read
+        // it.
         let done = self.done.load(Ordering::Acquire);
         done.max(self.floor.load(Ordering::Acquire))
     }
 
     fn reserve(&self, count: u64) -> Option<u64> {
         for _ in 0..2 {
-            // A look first: a full queue is not worth a line of one's own.
+            // A plain read first: on a full queue it avoids taking the cache line for writing.
             let has_room = |taken: u64| taken + count <= self.share();
             if has_room(self.taken.load(Ordering::Relaxed)) {
                 // [Q10]
@@ -222,11 +226,12 @@ impl<P: Port, F: Format> Queue<P, F> {
         None
     }
 
-    /// Looks how far the unit is, and gives the room back that was taken before.
+    /// Reads the unit's progress, and gives back the room before it.
     fn give_room(&self) {
         self.refresh();
         let base = self.base();
-        // ORDERING: AcqRel, with itself: each slot is given by one, who has seen that it was read.
+        // ORDERING: AcqRel, with itself: each slot is given back by one CPU, which has seen that it
+        // was read.
         let before = self.given.fetch_max(base, Ordering::AcqRel);
         if base > before {
             self.taken.fetch_sub(base - before, Ordering::Release); // [Q9]
@@ -245,21 +250,21 @@ impl<P: Port, F: Format> Queue<P, F> {
         [0, 1].map(|w| self.port.ring()[at + w].load(Ordering::Relaxed))
     }
 
-    /// Says that the slots from `from` to `end` are written.
+    /// Records that the slots from `from` to `end` are written.
     fn written(&self, from: u64, end: u64) {
         let index = (from % self.slots) as usize;
         self.ends[index].store(end, Ordering::Release); // [Q1]
     }
 
-    /// Where the submission that begins there ends, if it is written.
+    /// The end of the submission that begins there, if it is written.
     fn end(&self, from: u64) -> Option<u64> {
         let index = (from % self.slots) as usize;
         let end = self.ends[index].load(Ordering::Acquire); // [Q2]
-        // What was there a round before is not above.
+        // A value of the round before is not above.
         (end > from).then_some(end)
     }
 
-    /// Somebody moves the tail over what is written.
+    /// Makes some CPU move the tail over what is written.
     fn publish(&self) {
         // [Q3]
         let before = self.state.fetch_or(LOCKED | WORK, Ordering::AcqRel);
@@ -268,7 +273,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// With the lock, which it leaves.
+    /// The same with the lock, which it leaves.
     fn publish_held(&self) {
         loop {
             self.state.fetch_and(!WORK, Ordering::AcqRel); // [Q4]
@@ -289,18 +294,18 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// Looks how far the unit is, and keeps it.
+    /// Reads the unit's progress, and stores it in `done`.
     fn refresh(&self) -> u64 {
         self.look(0)
     }
 
-    /// Looks how far the unit is, and keeps it if that is news of so many slots at least. Whoever
-    /// needs room looks by itself.
+    /// Reads the unit's progress, and stores it in `done` if it is at least `news` slots further. A
+    /// CPU that needs room reads it itself.
     fn look(&self, news: u64) -> u64 {
         let kept = self.done.load(Ordering::Acquire); // [Q6]
         let mut done = kept;
         let position = self.format.position(&self.port, self.base());
-        // [Q12] What the unit has logged before it said so.
+        // [Q12] Drains what the unit has logged before it stored the status.
         if position > kept && self.may_log(kept) && !self.drain() {
             return kept;
         }
@@ -323,15 +328,15 @@ impl<P: Port, F: Format> Queue<P, F> {
         self.done.fetch_max(done, Ordering::AcqRel).max(done) // [Q5]
     }
 
-    /// May the unit log, of what is behind this position, that a device has not answered?
+    /// Whether the unit may have logged an unacknowledged command behind this position.
     #[inline]
     fn may_log(&self, done: u64) -> bool {
-        // ORDERING: whoever has read that the unit is beyond a submission sees what was stored
+        // ORDERING: a CPU that has read that the unit is beyond a submission sees what was stored
         // before it was published (contract of `Port`, 4 and 5).
         self.format.logs_timeouts() && self.asked.load(Ordering::Relaxed) > done
     }
 
-    /// A submission tells a device, and ends there. Before it is published.
+    /// Records, before it is published, that a submission with a command for a device ends there.
     #[inline]
     fn told_devices(&self, end: u64) {
         if self.format.logs_timeouts() {
@@ -339,7 +344,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// Is there a device that has not answered, and of which nobody was told?
+    /// The error for a device that did not acknowledge, if no call has returned it yet.
     #[inline]
     fn unless_timed_out(&self) -> Result<(), QueueError> {
         let some = self.format.logs_timeouts() && self.timed_out.load(Ordering::Relaxed);
@@ -349,8 +354,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         Ok(())
     }
 
-    /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget.
-    /// Devices of `left_out` (a bit for each command) are left out.
+    /// The slots of `commands`, in order: the commands for the unit, a barrier, the commands for
+    /// devices. The commands of `left_out` (a bit for each) are left out.
     fn slots_of(&self, commands: &[Command], left_out: u64, put: &mut dyn FnMut(Slot)) {
         let own = || commands.iter().filter(|c| !c.is_for_device());
         own().for_each(|c| self.format.encode(c, put));
@@ -369,7 +374,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         told.for_each(|c| self.format.encode(c, put));
     }
 
-    /// Somebody has seen none.
+    /// Counts a call that has seen no progress, and reads the registers in every [`PATIENCE`]th.
     fn no_progress(&self) -> Result<(), QueueError> {
         let looks = self.idle.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1;
         if looks { self.attend() } else { Ok(()) }
@@ -389,13 +394,13 @@ impl<P: Port, F: Format> Queue<P, F> {
     }
 }
 
-// SAFETY: (1) What `refresh` returns is a position that a wait of the unit has come to (contract of
-// `Port`, 4), or a gate before it; a wait is complete when all before it is, and gates hold back
-// those that do not know what was lost (I9), also where that is found in the event log (Q12).
-// (2) A barrier stands before what devices are told, behind everything that was reserved before.
-// (3) Positions only grow.
+// SAFETY: (1) What `refresh` returns is a position of a wait that the unit has reached (contract of
+// `Port`, 4), or a gate before it. A wait is complete when all before it is, and gates hold back
+// those waits that do not cover what was lost (I9), also where that is found in the event log
+// (Q12). (2) A barrier stands before the commands for devices, behind everything that was reserved
+// before. (3) Positions only grow.
 unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
-    /// Of at most 64 commands.
+    /// At most 64 commands; more are [`QueueError::Full`].
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         if self.stuck.load(Ordering::Relaxed) {
             return Err(QueueError::Stuck);
@@ -407,7 +412,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         let mut count = 1;
         self.slots_of(commands, left_out, &mut |_| count += 1);
         let Some(from) = self.reserve(count) else {
-            // Who can't submit anything has nothing to ask for, and the unit may be standing still.
+            // A CPU that can't submit does not ask for a ticket, and the unit may have stopped.
             self.no_progress()?;
             return Err(QueueError::Full);
         };
@@ -438,7 +443,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         self.unless_stuck(done)
     }
 
-    /// Writes nothing that others read unless there is much news.
+    /// Writes nothing that other CPUs read unless the unit is much further.
     fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
         let done = self.look(self.share() / 4);
         if turns >= WAITERS_PATIENCE && (turns.is_power_of_two() || turns % LONG_PATIENCE == 0) {
@@ -464,8 +469,8 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         self.ahead() * 2 > self.share()
     }
 
-    /// Writes nothing, and so may be wrong by what has completed since somebody looked last who
-    /// does.
+    /// Writes nothing, and so does not count what has completed since the last call that stored the
+    /// progress.
     fn ahead(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
         let position = self.format.position(&self.port, self.base());

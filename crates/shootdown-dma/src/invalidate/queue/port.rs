@@ -1,4 +1,4 @@
-//! What a queue needs of its host: registers, memory for the ring, a word for the status.
+//! What a queue needs from its host: registers, memory for the ring, a word for the status.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,20 +12,19 @@ use crate::sync::AtomicU64;
 /// # Safety
 /// 1. The registers are those of the unit that reads the ring. Offsets and fields are the ones of
 ///    its specification.
-/// 2. [`ring`](Self::ring) is the memory that the unit was told: two words for each slot. Nobody
-///    else writes to it.
-/// 3. The unit stores to [`status`](Self::status) when it is told
-///    [`status_address`](Self::status_address), and nobody else does: words are little-endian, a
+/// 2. [`ring`](Self::ring) is the memory that the unit's base register names: two words for each
+///    slot. No other code writes to it.
+/// 3. The unit stores to [`status`](Self::status) when a command names
+///    [`status_address`](Self::status_address), and nothing else does: words are little-endian, a
 ///    store of 32 bits goes to the lower half.
-/// 4. What is read from the status word was stored by the unit after what it says had happened: who
-///    reads it (Acquire) may rely on that.
-/// 5. When [`publish`](Self::publish) has returned, the unit sees all that this CPU has stored
-///    before, or seen stored by others, to the ring and to page tables, if a register is written
-///    after.
-/// 6. An event that a device has not answered is in the log before the unit stores that it came to
-///    a wait behind the command that the device was told by; who calls
-///    [`drain_events`](Self::drain_events) after it has read that status gets it, unless another
-///    call has got it before.
+/// 4. The unit stores a status after the events that it reports: a CPU that reads it (Acquire) may
+///    rely on them.
+/// 5. When [`publish`](Self::publish) has returned and a register is written afterwards, the unit
+///    sees all that this CPU has stored before, or seen stored by others, to the ring and to page
+///    tables.
+/// 6. If a device has not acknowledged a command, the event is in the log before the unit stores
+///    that it reached a wait behind the command. A call of [`drain_events`](Self::drain_events)
+///    after that status was read gets the event, unless another call has got it before.
 /// 7. A register is read from the unit itself, once and in the order of the program, as by a
 ///    volatile read of memory that is mapped for devices; and an acquire fence behind the read
 ///    orders what this CPU reads and writes after it. Where the compiler's fence does not reach as
@@ -43,26 +42,26 @@ pub unsafe trait Port: Sync {
     fn ring(&self) -> &[AtomicU64];
     /// The status word, aligned to 8 bytes.
     fn status(&self) -> &AtomicU64;
-    /// Where the unit finds the status word.
+    /// The address of the status word for the unit.
     fn status_address(&self) -> PhysAddr;
-    /// A barrier that the unit is part of; writes the ring back to memory if the unit does not read
-    /// the CPU's caches.
+    /// A barrier that the unit takes part in; writes the ring back to memory if the unit does not
+    /// read the CPU's caches.
     fn publish(&self);
     /// Takes out of the unit's event log all that was there when it was called, and hands on each
-    /// device that did not answer an invalidation in time. Only AMD-Vi tells it there; nothing
-    /// is to be done for other units.
+    /// device that did not acknowledge an invalidation in time. Only AMD-Vi logs that; for other
+    /// units there is nothing to do.
     ///
-    /// The queue calls it between reading the [status](Self::status) and believing it, one at a
-    /// time, also from interrupts; it must not wait, nor call the queue. Nobody else takes such
-    /// events out of the log: who has an interrupt because of the log calls
-    /// [`attend`](super::Queue::attend). What else is found there (faults of translation) the host
-    /// keeps for itself.
+    /// The queue calls it between reading the [status](Self::status) and using it, one call at a
+    /// time, also from interrupts; it must not wait, nor call the queue. No other code takes such
+    /// events out of the log: a handler of the log's interrupt calls
+    /// [`attend`](super::Queue::attend). The host keeps the other events that it finds (faults of
+    /// translation) for itself.
     fn drain_events(&self, timed_out: &mut dyn FnMut(DeviceId));
 }
 
 macro_rules! ports_behind_pointers {
     ($(($($bounds:tt)*) $pointer:ty;)*) => {$(
-        // SAFETY: the promises are those of the port that is pointed at.
+        // SAFETY: the port that is pointed at gives the guarantees.
         unsafe impl<P: Port + ?Sized $($bounds)*> Port for $pointer {
             fn read32(&self, offset: usize) -> u32 {
                 (**self).read32(offset)

@@ -1,14 +1,15 @@
-//! A queue that stands still is made to go on, and nothing that it held is lost (I9).
+//! Recovery: a queue that has stopped goes on, and nothing that it held is lost (I9).
 //!
-//! # Which device has not answered?
-//! Some units don't say (an SMMU; VT-d before it had a field for it). What they tell devices
-//! between two barriers they tell them at a time, and what is behind the second begins when all of
-//! these have answered (I6). So it is one of those behind the last wait that was passed. If they
-//! are several, none is struck: they are told again one by one, with a wait and a barrier behind
-//! each, and the wait that isn't passed then names the one. Each takes two slots more; where that
-//! is more than may be taken ([`Queue::singly`]), the first of them are told alone and the others
-//! together: those of the first that answer are not copied any more when the others' wait is not
-//! passed, so that in the end one is alone.
+//! # Which device has not acknowledged?
+//! Some units do not report it (an SMMU; VT-d before it had a field for it). Such a unit executes
+//! the device commands between two barriers together, and starts what is behind the second barrier
+//! when all of these devices have acknowledged (I6). So it is one of the devices behind the last
+//! wait that was passed. If there are several, none is struck. Instead their commands are issued
+//! again one by one, with a wait and a barrier behind each, and the wait that is not passed names
+//! the device. Each takes two slots more. Where that is more than may be taken ([`Queue::singly`]),
+//! the first devices get single commands and the rest get theirs together: the single ones that
+//! acknowledge are not copied again when the wait of the rest is not passed, so in the end one
+//! device is alone.
 
 use core::ops::Range;
 
@@ -20,12 +21,13 @@ use super::format::{Format, Instead, Slot, Trouble};
 use super::{LOCKED, Port, Queue, ReviveError};
 
 impl<P: Port, F: Format> Queue<P, F> {
-    /// Has a look at the unit's registers and its event log, and sees to what it finds. Polls do so
-    /// by themselves when nothing moves; to be called when the unit has interrupted because of
-    /// an error, or of the log. Never waits.
+    /// Reads the unit's registers and its event log, and handles what it finds. Polls do so by
+    /// themselves when nothing moves; call it when the unit has interrupted because of an error, or
+    /// of the log. Never waits.
     ///
     /// # Errors
-    /// What was found: [`QueueError::Refused`] and [`QueueError::DeviceTimeout`] were seen to.
+    /// What was found: [`QueueError::Refused`] and [`QueueError::DeviceTimeout`] are already
+    /// handled.
     pub fn attend(&self) -> Result<(), QueueError> {
         let seen = self.exclusively(|| {
             if self.format.logs_timeouts() {
@@ -36,17 +38,17 @@ impl<P: Port, F: Format> Queue<P, F> {
                 None => Ok(()),
             }
         });
-        // Who publishes does not wait either; the next poll looks again.
+        // The publisher does not wait either; the next poll reads the registers again.
         seen.unwrap_or(Ok(())).and_then(|()| self.unless_timed_out())
     }
 
-    /// Sees to what the unit has logged of devices that have not answered. False: somebody else is
-    /// at the queue, and may have taken out of the log what is not seen to yet.
+    /// Handles what the unit has logged about devices that have not acknowledged. False: another
+    /// CPU has the lock, and may have taken events out of the log that are not handled yet.
     pub(super) fn drain(&self) -> bool {
         self.exclusively(|| self.drain_held()).is_some()
     }
 
-    /// With the lock.
+    /// The same, called with the lock.
     fn drain_held(&self) {
         let mut any = false;
         self.port.drain_events(&mut |device| {
@@ -59,22 +61,22 @@ impl<P: Port, F: Format> Queue<P, F> {
         self.timed_out.store(true, Ordering::Relaxed);
         self.give_room();
         let base = self.base();
-        // Waits do not wait for who is silent: all of what was read.
+        // Waits do not wait for a silent device, so all that was read is copied.
         if self.tell_again(base, base..self.head().max(base), 0).is_none() {
             self.stuck.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A silent device was reset, and its cache is empty: it is told again, and
-    /// [answers](super::Unit::answers).
+    /// A silent device was reset, and its cache is empty: commands include it again, and
+    /// [`answers`](super::Unit::answers) returns true for it.
     ///
-    /// What was submitted before may still be on its way, without this device, and become complete.
+    /// What was submitted before may still be under way, without this device, and become complete.
     /// So the device must not be able to fill its cache yet: it is listed in no domain, or its
-    /// configuration entry is invalid. Its cache (ATS) is turned on when an invalidation of its
-    /// domain is complete that began after this has returned;
+    /// configuration entry is invalid. The host turns its cache (ATS) on when an invalidation of
+    /// its domain is complete that began after this has returned;
     /// [`Engine::attach`](crate::invalidate::Engine::attach) and
     /// [`welcome`](crate::invalidate::Engine::welcome) (or
-    /// [`Domain::attach`](crate::Domain::attach)), called after this, see to that.
+    /// [`Domain::attach`](crate::Domain::attach)), called after this, ensure that.
     ///
     /// # Errors
     /// See [`ReviveError`]. Nothing has changed.
@@ -87,8 +89,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// The same for all devices behind the unit: each of them was reset, or has no cache. It helps
-    /// where so many did not answer that no device is relied on any more.
+    /// The same for all devices behind the unit: each of them was reset, or has no cache. Use it
+    /// when so many devices did not acknowledge that no device is relied on any more.
     ///
     /// # Errors
     /// [`ReviveError::Busy`]. Nothing has changed.
@@ -96,7 +98,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         self.exclusively(|| self.silence.forgive_all()).ok_or(ReviveError::Busy)
     }
 
-    /// With the publisher's lock, if nobody has it.
+    /// Calls `f` with the publisher's lock, if the lock is free.
     fn exclusively<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         // ORDERING: Acquire is [Q4] of the holder before; leaving is that of `publish_held`.
         if self.state.fetch_or(LOCKED, Ordering::Acquire) & LOCKED != 0 {
@@ -133,12 +135,12 @@ impl<P: Port, F: Format> Queue<P, F> {
         tail - (tail.wrapping_sub(head) & (self.slots - 1))
     }
 
-    /// Has the slot at the head been seen to before?
+    /// Whether the slot at the head was handled before.
     fn again(&self, head: u64) -> bool {
         self.patched.swap(head + 1, Ordering::Relaxed) == head + 1
     }
 
-    /// Replaces what was refused by what covers it. `None`: it can't be.
+    /// Replaces a refused slot by one that covers it. `None`: there is none.
     fn patch(&self) -> Option<()> {
         let head = self.head();
         if head == self.tail.load(Ordering::Relaxed) {
@@ -152,7 +154,7 @@ impl<P: Port, F: Format> Queue<P, F> {
             Instead::Barrier if !again => self.format.barrier(status),
             Instead::Coarser(coarser) if !again => coarser,
             Instead::Coarser(_) => {
-                // The unit can't tell this device anything: it is not to be relied on.
+                // The unit can't send this device anything: it is not relied on.
                 self.silence.silence(self.format.device(slot)?);
                 self.format.harmless()
             }
@@ -197,9 +199,9 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Copies what was lost, and lets nothing complete before that.
     fn tell_again(&self, base: u64, lost: Range<u64>, singly: u64) -> Option<()> {
         let (head, count) = (self.head().max(base), self.count_of(&lost, singly));
-        // This room is there for recovery: it is taken whatever submitters have.
+        // This room is reserved for recovery: it is taken however much submitters have.
         self.taken.fetch_add(count, Ordering::Relaxed);
-        let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: who reserves next knows what `base` stands for
+        let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: the next CPU that reserves sees what `base` covers
         let end = from + count;
         if end - base >= self.slots {
             return None; // Nothing is published behind a hole, and nothing completes any more.
@@ -218,8 +220,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         Some(())
     }
 
-    /// Up to where a wait says that all was answered, of what was read. Only of units whose waits
-    /// wait for devices.
+    /// The position up to which a wait, among the slots that were read, shows that all devices have
+    /// acknowledged. Only for units whose waits wait for devices.
     fn passed(&self, base: u64, head: u64) -> u64 {
         if !self.format.is_coarse() {
             return self.format.position(&self.port, base).min(head);
@@ -229,7 +231,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         wait.map_or(base, |at| at + 1)
     }
 
-    /// The device that has not answered, if no other was told at the same time.
+    /// The device that has not acknowledged, if it was the only one.
     fn only(&self, lost: Range<u64>) -> Option<DeviceId> {
         let mut only = None;
         for slot in lost.map(|at| self.read(at)) {
@@ -238,7 +240,7 @@ impl<P: Port, F: Format> Queue<P, F> {
                     return None;
                 }
                 Some(device) => only = only.or(Some(device)),
-                // What is behind has not begun.
+                // The commands behind it have not begun.
                 None if only.is_some() && !self.format.is_command(slot) => break,
                 None => {}
             }
@@ -246,17 +248,19 @@ impl<P: Port, F: Format> Queue<P, F> {
         only
     }
 
-    /// How many may be told alone, if so many slots are copied: half of what is left of the ring
-    /// when submitters have taken what they may is for that (an eighth of the ring), the other
-    /// half for later recoveries. One at least, or it would go on for ever.
+    /// How many devices may get single commands, if `count` slots are copied. When the copy and the
+    /// submitters' share are taken, and an eighth of the ring is kept back, half of what is left is
+    /// for this recovery, the other half for later ones. At least one, since otherwise recovery
+    /// would never end.
     fn singly(&self, count: u64) -> u64 {
-        // Submitters may take theirs meanwhile.
+        // Submitters may take their share meanwhile.
         let taken = self.taken.load(Ordering::Relaxed).max(self.share()) + count;
         ((self.slots - self.slots / 8).saturating_sub(taken) / 2).max(1)
     }
 
-    /// Puts what was lost as in a submission, and so many devices each as in one of its own; `None`
-    /// is a wait. (Waits of those whose slots are copied do not know what was lost.)
+    /// Puts what was lost as in a submission, and the commands of `singly` devices each as in one
+    /// of its own; `None` is a wait. (The waits of the copied submissions do not cover what was
+    /// lost.)
     fn copy(&self, lost: Range<u64>, mut singly: u64, put: &mut dyn FnMut(Option<Slot>)) {
         let commands = || lost.clone().map(|at| self.read(at));
         let own =

@@ -1,37 +1,37 @@
-//! Devices that do not answer.
+//! Devices that do not acknowledge invalidations.
 
 use crate::addr::DeviceId;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Times that a queue stood still for want of a device's answer, after which the device is silent:
-/// once may be the link, three times is the device. *Assumed.*
+/// How often a queue has to stop because a device does not acknowledge until the device counts as
+/// silent: once may be the link, three times is the device. *Assumed.*
 pub const STRIKES: u64 = 3;
 
-/// Devices that are kept in mind at a time. The others are struck together.
+/// Devices that are counted one by one at a time. All others share one count.
 const ROOM: usize = 8;
 
 const USED: u64 = 1 << 63;
 
 /// Strikes, by device: `USED`, count (from bit 32), device.
 ///
-/// A device is struck each time that it has not answered; of units that do not say who it was, when
-/// it was told alone (`recover.rs`). A device that finds no room is one of the others: if these
-/// have not answered as many times as make a device silent, no device is relied on any more, until
-/// [all](Self::forgive_all) were reset.
+/// A device is struck each time that it has not acknowledged. If the unit does not name the device,
+/// it is struck when its command was issued alone (`recover.rs`). A device that finds no room
+/// shares the count of the others. When that count reaches [`STRIKES`], no device is relied on any
+/// more, until [all](Self::forgive_all) were reset.
 ///
-/// Changed with the publisher's lock only; read by anyone. A device is marked (Release) before what
-/// was left of it is submitted again without it, and read (Acquire) after a ticket was seen
-/// complete: who sees the ticket sees the mark.
+/// Changed with the publisher's lock only; read by any CPU. A device is marked (Release) before
+/// what was left of its submission is submitted again without it, and the mark is read (Acquire)
+/// after a ticket was seen complete: a CPU that sees the ticket sees the mark.
 #[derive(Debug)]
 pub(super) struct Silence {
     any: AtomicBool,
     all: AtomicBool,
     struck: [AtomicU64; ROOM],
-    /// Of the others together: as `struck`, without a device.
+    /// The common count of the others: as `struck`, without a device.
     others: AtomicU64,
 }
 
-/// How often was it struck?
+/// The number of strikes.
 const fn strikes(word: u64) -> u64 {
     (word >> 32) & 3
 }
@@ -63,12 +63,12 @@ impl Silence {
                 .is_some_and(|word| strikes(word.load(Ordering::Acquire)) >= STRIKES)
     }
 
-    /// With the lock: it has not answered.
+    /// Called with the lock: the device has not acknowledged.
     pub fn strike(&self, device: DeviceId) {
         self.mark(device, 1);
     }
 
-    /// With the lock: it can't be told.
+    /// Called with the lock: the unit can't invalidate the device's cache.
     pub fn silence(&self, device: DeviceId) {
         self.mark(device, STRIKES);
     }
@@ -92,7 +92,8 @@ impl Silence {
         self.any.store(true, Ordering::Release);
     }
 
-    /// With the lock: it was reset or removed. `false`: no device is relied on, and that stays so.
+    /// Called with the lock: the device was reset or removed. `false`: no device is relied on, and
+    /// that does not change.
     pub fn forgive(&self, device: DeviceId) -> bool {
         if self.all.load(Ordering::Relaxed) {
             return false;
@@ -103,7 +104,7 @@ impl Silence {
         true
     }
 
-    /// With the lock: all were reset or removed.
+    /// Called with the lock: all devices were reset or removed.
     pub fn forgive_all(&self) {
         self.struck.iter().for_each(|word| word.store(0, Ordering::Release));
         self.others.store(0, Ordering::Relaxed);

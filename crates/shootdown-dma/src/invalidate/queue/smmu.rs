@@ -2,9 +2,9 @@
 //!
 //! Registers (Arm IHI 0070, chapter 6): CMDQ_PROD 0x98 and CMDQ_CONS 0x9c hold the index of a slot
 //! and, one bit above it, whether the number of rounds is odd; CMDQ_CONS also has the reason of an
-//! error (30:24: 1 illegal command, 2 abort of the read, 3 a device has not answered before a
-//! SYNC). GERROR 0x60 differs from GERRORN 0x64 in bit 0 when there is one, and it is acknowledged
-//! by making them equal. The queue then reads the command at CONS again.
+//! error (30:24: 1 illegal command, 2 abort of the read, 3 a device has not acknowledged before a
+//! SYNC). GERROR 0x60 differs from GERRORN 0x64 in bit 0 when there is an error; software
+//! acknowledges it by making them equal. The queue then reads the command at CONS again.
 //!
 //! Without message-signalled completion (`IDR0.MSI`) the only sign is that a SYNC was consumed:
 //! CONS is behind it.
@@ -26,19 +26,19 @@ const CMDQ_ERR: u32 = 1;
 /// SMMUv3's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Smmu {
-    /// What the unit can do.
+    /// The facts on which commands depend.
     pub facts: Facts,
     /// The slots of the ring.
     pub slots: u64,
-    /// Can a SYNC store to memory (`IDR0.MSI`)?
+    /// Whether a SYNC can store to memory (`IDR0.MSI`).
     pub stores: bool,
-    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued
-    /// and synchronized twice.
+    /// Whether an entry can survive one invalidation (Tegra264, erratum T264-SMMU-3). Then each
+    /// invalidation is issued and synchronized twice.
     pub survives: bool,
 }
 
 impl Smmu {
-    /// Index and round.
+    /// The bits of index and round.
     const fn mask(&self) -> u64 {
         2 * self.slots - 1
     }
@@ -81,12 +81,13 @@ impl Format for Smmu {
         if self.stores {
             return widen(base, port.status().load(Ordering::Acquire) as u32); // [Q8]
         }
-        // The unit is not behind `base`, and was read after: so what is found is the truth, or
-        // less.
+        // The unit is not behind `base`, and CONS is read after `base`, so the distance is exact or
+        // too small.
         let ahead = u64::from(port.read32(CONS)).wrapping_sub(base) & self.mask();
         // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders
-        // nothing. The partner is what the unit did before it moved CONS, and the Release
-        // of Q7 before it was told to go on.
+        // nothing. The partner is what the unit did before it moved CONS, and the Release of Q7
+        // before the unit was resumed. Without it a page may be reused before the invalidation has
+        // taken effect.
         fence(Ordering::Acquire);
         base + ahead
     }
@@ -122,7 +123,7 @@ impl Format for Smmu {
                 Some(device) => Instead::Coarser(smmu::atc_inv(device, None)),
                 None => Instead::Unknown,
             },
-            // Without a store one is as the other.
+            // Without a store a wait and a barrier are the same.
             0x46 if slot[0] & 0x3000 != 0 => Instead::Wait,
             0x46 => Instead::Barrier,
             _ => Instead::Unknown,

@@ -1,9 +1,10 @@
 //! The invalidation queue of VT-d.
 //!
 //! Registers (VT-d specification, 11.4.9): IQH 0x80 and IQT 0x88 hold the index of a slot in bits
-//! 18:4; FSTS 0x34 has IQE (bit 4: the descriptor at the head is not taken), ICE (5) and ITE (6: a
-//! device has not answered); IQERCD 0xb0 names the device (47:32), where the unit has it. Flags are
-//! cleared by writing them; the queue goes on when IQT is written again (QEMU 7.2 insists on it).
+//! 18:4; FSTS 0x34 has IQE (bit 4: the unit refuses the descriptor at the head), ICE (5) and ITE
+//! (6: a device has not acknowledged); IQERCD 0xb0 names the device (47:32), where the unit has it.
+//! Software clears flags by writing them; the queue goes on when IQT is written again (QEMU 7.2
+//! requires it).
 
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;
@@ -24,7 +25,7 @@ const ITE: u32 = 1 << 6;
 /// VT-d's queue of 128-bit descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vtd {
-    /// What the unit can do.
+    /// The facts on which descriptors depend.
     pub facts: Facts,
     /// The slots of the ring.
     pub slots: u64,
@@ -36,7 +37,8 @@ impl Format for Vtd {
     }
 
     fn barrier(&self, status: PhysAddr) -> Slot {
-        // A wait has to store something, or QEMU refuses it: a zero to the half that nobody reads.
+        // A wait has to store something, or QEMU refuses it: it stores zero to the half that is
+        // never read.
         vtd::wait(PhysAddr(status.0 + 4), 0, true)
     }
 

@@ -1,16 +1,16 @@
-//! One pool: bitmaps, and what it holds back until hardware has forgotten it.
+//! One pool: bitmaps, and the pages that it holds back until hardware has invalidated them.
 //!
-//! Three bits a page: *busy* (not to be handed out: live, reserved or held back), and for what is
-//! held back, in which of two sets: *new*, what was retired since the last flush of this pool
-//! began, and *old*, what a flush that has begun will make free.
+//! Each page has three bits: *busy* (not to be handed out: live, reserved or held back), and for
+//! pages that are held back, in which of two sets they are: *new*, retired since the last flush of
+//! this pool began, and *old*, which a flush that has begun will make free.
 //!
 //! - **B1** What is old or new is busy.
 //! - **B2** Everything old was retired before any flush with a number above `old_since` began.
 //!
-//! A flush gets its number when it begins, under the pool's lock; when it is complete it frees what
-//! is old if its number is above `old_since`, and nothing otherwise. So any number of flushes may
-//! be under way, and nobody waits for another's: by B2 whichever frees the old set began after the
-//! last of it was retired.
+//! A flush gets its number when it begins, under the pool's lock. When it is complete it frees the
+//! old set if its number is above `old_since`, and nothing otherwise. So any number of flushes may
+//! be under way, and no CPU waits for another's: by B2 the flush that frees the old set began after
+//! the last page of it was retired.
 
 use alloc::vec::Vec;
 
@@ -32,11 +32,11 @@ pub(super) struct Bits {
     hint: u64,
 }
 
-/// What a pool has for a request.
+/// The result of a request to a pool.
 pub(super) enum Taken {
     /// The range that begins at this page.
     At(u64),
-    /// Perhaps one, after the flush of this number, which has begun.
+    /// Perhaps a range, after the flush of this number, which has begun.
     AfterFlush(u64),
     Nothing,
 }
@@ -100,7 +100,7 @@ impl Bits {
         self.pages - self.busy.iter().map(|w| u64::from(w.count_ones())).sum::<u64>()
     }
 
-    /// Makes pages busy that are in no range: for holes.
+    /// Makes pages busy that belong to no range: for holes.
     pub(super) fn block(&mut self, first: u64, last: u64) {
         let (first, last) = (first.max(self.first), last.min(self.last()));
         if first <= last {
@@ -154,8 +154,8 @@ impl Bits {
         }
     }
 
-    /// A range that is free, from where the last one ended; then from the beginning. If there is
-    /// none, and there might be after a flush, that has begun.
+    /// A free range, from the end of the last one on, then from the beginning. If there is none,
+    /// but there may be one after a flush, a flush has begun.
     pub(super) fn take(&mut self, want: &Want) -> Taken {
         let at = self.find(want, self.hint, self.pages).or_else(|| self.find(want, 0, self.hint));
         let Some(at) = at else {
@@ -168,7 +168,7 @@ impl Bits {
         Taken::At(self.first + at)
     }
 
-    /// Is every page live, as far as bits tell: busy, and not held back?
+    /// Whether every page is live, as far as the bits show: busy, and not held back.
     fn is_live(&self, at: u64, pages: u64) -> bool {
         let mut live = true;
         words(at, pages, |word, mask| {
@@ -193,7 +193,7 @@ impl Bits {
         true
     }
 
-    /// A flush begins: its number, if there is anything for it to make free.
+    /// Begins a flush: returns its number, if there is anything that it would make free.
     pub(super) fn begin(&mut self) -> Option<u64> {
         if !self.has_old && !self.has_new {
             return None;

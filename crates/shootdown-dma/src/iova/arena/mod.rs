@@ -1,39 +1,40 @@
 //! Pools of addresses that are swept once between flushes: the cheapest way to unmap lazily.
 //!
 //! **The problem.** Between an unmap and the invalidation a device can still reach the page, and
-//! its address must not be handed out. A queue of what is to be invalidated costs an entry for each
-//! unmap, and a flush for every few hundred. Sparc's and PowerPC's IOMMU code, and s390's, do
-//! without: addresses are handed out in ascending order, and what is freed is simply not looked at
-//! again until the search has come to the end; then the whole IOMMU is flushed *once*, and it
-//! begins anew.
+//! its address must not be handed out. A queue of pending invalidations costs an entry for each
+//! unmap, and a flush for every few hundred. The IOMMU code of Sparc, PowerPC and s390 has no
+//! queue: addresses are handed out in ascending order, and a freed address is not used again until
+//! the search has come to the end; then the whole IOMMU is flushed *once*, and the search begins
+//! anew.
 //!
-//! **The scheme.** A few pools of bitmaps, so that CPUs do not share locks and hints; a pool of its
-//! own for large ranges, which would find nothing between small ones. [`retire`](Arena::retire)
+//! **The scheme.** There are a few pools of bitmaps, so that CPUs do not share locks and hints, and
+//! a pool for large ranges, which would find no room between small ones. [`retire`](Arena::retire)
 //! takes back a range whose entries are cleared but that hardware may still have cached: it is held
-//! back in its pool. When a pool has nothing to hand out, everything that it holds back goes free
-//! with one flush ([`Flush`]). [`free`](Allocate::free) is for ranges whose invalidation *is*
+//! back in its pool. When a pool has nothing to hand out, one flush ([`Flush`]) makes everything
+//! free that it holds back. [`free`](Allocate::free) is for ranges whose invalidation *is*
 //! complete.
 //!
-//! **A6: a page that was retired is handed out only after a flush that began after it was retired
-//! is complete; and each pool knows that for itself.** One "flush needed" flag for all pools is not
-//! enough (sparc's and PowerPC's code has one): pool A raises it and takes a low address; pool B
-//! lowers it and is about to flush; A finds it lowered and returns its address before B has
-//! flushed. Here the pools share nothing, and flushes are numbered in each (`bits.rs`). Nor is it
-//! enough to look whether the search has wrapped: what was freed *ahead* of the search would be
+//! **A6: a page that was retired is handed out only after a flush is complete that began after it
+//! was retired; and each pool tracks that for itself.** One "flush needed" flag for all pools is
+//! not enough (sparc's and PowerPC's code has one): pool A raises it and takes a low address; pool
+//! B clears it and is about to flush; A finds it cleared and returns its address before B has
+//! flushed. Here the pools share nothing, and each numbers its flushes (`bits.rs`). Nor is it
+//! enough to check whether the search has wrapped: what was freed *ahead* of the search would be
 //! handed out in the same sweep. Here it is held back as well.
 //!
-//! No lock is held during a flush, and nobody waits for another's flush: who finds nothing makes
-//! its own.
+//! No lock is held during a flush, and no CPU waits for another's flush: a CPU that finds nothing
+//! makes its own.
 //!
-//! **How long a device may reach what was unmapped** is the time of a sweep: for ever, if nothing
-//! is mapped any more. Whoever must bound it calls [`flush`](Arena::flush) by a timer.
+//! **How long a device may reach what was unmapped** is the time of a sweep: without limit, if
+//! nothing is mapped any more. A host that must bound it calls [`flush`](Arena::flush) from a
+//! timer.
 //!
-//! **Costs.** Three bits of memory a page, at the beginning and never again. A search looks at
-//! bits, not at trees: linear in the pool at worst, a word or two in most cases. Requests with a
-//! limit use the lowest pools, as many as are below.
+//! **Costs.** Three bits of memory a page, allocated at the beginning. A search reads bits, not
+//! trees: linear in the pool at worst, a word or two in most cases. Requests with a limit use the
+//! lowest pools, as many as are below the limit.
 //!
 //! **What is checked.** Every page that is freed or retired must be live: busy, not held back, not
-//! reserved. Any part of a range may be.
+//! reserved. Any part of a range may be freed.
 
 mod bits;
 
@@ -46,14 +47,14 @@ use super::{AllocError, Allocate, FreeError, Space, SpaceError, Want};
 use crate::addr::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
-/// How hardware forgets.
+/// The invalidation of the hardware's caches.
 ///
 /// # Safety
 /// When [`flush`](Self::flush) returns, no cache of any IOMMU or device of the domain holds an
 /// entry that was cleared before it was called.
 pub unsafe trait Flush: Sync {
-    /// Makes everyone forget everything of the domain, and waits for it. May be called by several
-    /// at once. The arena holds no lock.
+    /// Invalidates everything of the domain in all units and devices, and waits for it. Several
+    /// CPUs may call it at once. The arena holds no lock.
     fn flush(&self);
 }
 
@@ -64,7 +65,7 @@ unsafe impl<F: Flush> Flush for &F {
     }
 }
 
-/// How a space is divided.
+/// The division of a space into pools.
 ///
 /// ```
 /// use shootdown_dma::iova::arena::Layout;
@@ -81,7 +82,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// So many pools, and one for ranges of more than 15 pages (as sparc and PowerPC have it).
+    /// This many pools, and one for ranges of more than 15 pages (as sparc and PowerPC have it).
     #[must_use]
     pub const fn pools(pools: usize) -> Self {
         Self { pools: if pools == 0 { 1 } else { pools }, large_above: 15 }
@@ -94,11 +95,11 @@ impl Layout {
     }
 }
 
-/// On lines of its own.
+/// A pool, on lines of its own.
 #[repr(align(128))]
 struct Pool(Spin<Bits>);
 
-/// Pools of addresses. See the [module](self).
+/// Pools of addresses; see the [module](self).
 ///
 /// ```
 /// use shootdown_dma::iova::arena::{Arena, Flush, Layout};
@@ -120,7 +121,7 @@ struct Pool(Spin<Bits>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Arena<F> {
-    /// Small ones, then the large one if there is one.
+    /// The small pools, then the large one if there is one.
     pools: Vec<Pool>,
     small: usize,
     large_above: u64,
@@ -135,7 +136,8 @@ pub struct Arena<F> {
 }
 
 impl<F: Flush> Arena<F> {
-    /// All of `space` free. Guard pages are not supported: `space.guard` is 0.
+    /// Makes an arena in which all of `space` is free. Guard pages are not supported: `space.guard`
+    /// is 0.
     ///
     /// # Errors
     /// See [`SpaceError`]; [`SpaceError::Empty`] also if there is less than a page for each pool,
@@ -181,7 +183,7 @@ impl<F: Flush> Arena<F> {
         })
     }
 
-    /// Takes a range back whose entries are cleared, though hardware may still have them cached. It
+    /// Takes back a range whose entries are cleared, though hardware may still have them cached. It
     /// is handed out again after a flush.
     ///
     /// # Errors
@@ -193,7 +195,7 @@ impl<F: Flush> Arena<F> {
     /// Flushes, and makes everything free that was retired before.
     pub fn flush(&self) {
         for pool in &self.pools {
-            // What was new while an old set was in somebody's flush needs a second one.
+            // What was new while an old set was in another CPU's flush needs a second flush.
             for _ in 0..2 {
                 if let Some(number) = pool.0.with(|bits| bits.begin()) {
                     self.sweep(pool, number);
@@ -236,17 +238,18 @@ impl<F: Flush> Arena<F> {
         }
     }
 
-    /// Flushes under this number, and makes free what that allows.
+    /// Flushes under this number, and makes free what that flush covers.
     fn sweep(&self, pool: &Pool, number: u64) {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.hardware.flush();
         pool.0.with(|bits| bits.complete(number));
     }
 
-    /// From this pool, if need be after a flush. `None`: nothing fits, and nothing is held back.
+    /// Takes a range from this pool, if need be after a flush. `None`: nothing fits, and nothing is
+    /// held back.
     fn take(&self, pool: &Pool, want: &Want) -> Option<IovaRange> {
-        // Once, unless somebody else takes what has become free, or a flush was under way that
-        // frees less.
+        // Once, unless another CPU takes what has become free, or a flush was under way that frees
+        // less.
         let found = loop {
             match pool.0.with(|bits| bits.take(want)) {
                 Taken::At(page) => break page,
@@ -279,7 +282,7 @@ unsafe impl<F: Flush> Allocate for Arena<F> {
         self.give(range, false)
     }
 
-    /// An address comes back when its pool has come round.
+    /// A freed address becomes usable again when its pool's search has wrapped.
     fn may_keep(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Several operations that pay for one exclusion.
+//! Batches: several operations under one exclusion.
 
 use super::super::{AllocError, Allocate, FreeError, Want};
 use super::class::{Class, first_of};
@@ -8,10 +8,10 @@ use super::{Magazines, Pairs};
 use crate::addr::IovaRange;
 
 impl<A: Allocate> Magazines<A> {
-    /// Lends the magazines of `cpu` to `f`, for several operations that pay for one exclusion
-    /// together: what is mapped for a list of buffers, or unmapped after an interrupt for many.
-    /// Meanwhile others with the number of this CPU go to the inner allocator, as `f` does if
-    /// somebody else is using the magazines.
+    /// Lends the magazines of `cpu` to `f`, for several operations under one exclusion: for a list
+    /// of buffers that is mapped, or for many buffers that are unmapped after an interrupt.
+    /// Meanwhile other requests with the number of this CPU go to the inner allocator, as `f`'s do
+    /// if another context uses the magazines.
     ///
     /// ```
     /// # use shootdown_dma::iova::magazine::{Config, Magazines};
@@ -39,7 +39,7 @@ impl<A: Allocate> Magazines<A> {
 pub struct Batch<'a, A> {
     outer: &'a Magazines<A>,
     cpu: usize,
-    /// `None`: somebody else is using them.
+    /// `None`: another context uses them.
     pairs: Option<&'a mut Pairs>,
 }
 
@@ -117,7 +117,7 @@ impl<A: Allocate> Batch<'_, A> {
     #[cold]
     fn uncached(&mut self, want: &Want) -> Result<IovaRange, AllocError> {
         match (self.outer.inner.alloc(self.cpu, want), &mut self.pairs) {
-            // What is lent goes back here; what others have, there.
+            // The lent magazines are emptied here; those of other CPUs below.
             (Err(AllocError::Exhausted), Some(pairs)) => {
                 self.outer.empty_pairs(self.cpu, pairs);
                 self.outer.uncached(self.cpu, want)

@@ -39,9 +39,9 @@ impl Class {
 }
 
 impl Class {
-    /// The range for a request, from a block that is cached and not above the highest that the
-    /// limit allows; or what to ask the inner allocator for. That is a block of the class's
-    /// size in any case: it will be freed into its magazines.
+    /// The range for a request, from a cached block that is not above the highest that the limit
+    /// allows; or the request to the inner allocator. That is a block of the class's size in any
+    /// case, since it will be freed into its magazines.
     #[inline]
     pub(super) fn request(
         self,
@@ -57,7 +57,7 @@ impl Class {
         Err(Want { pages: self.pages(), align: want.align.max(self.pages()), ..*want })
     }
 
-    /// The block that a range is the beginning of.
+    /// The block that begins with a range.
     #[inline]
     pub(super) fn block(self, range: IovaRange) -> Result<IovaRange, FreeError> {
         if range.first() & (self.pages() - 1) != 0 {

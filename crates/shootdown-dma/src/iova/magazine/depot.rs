@@ -1,27 +1,26 @@
-//! Where CPUs exchange magazines of one size, and how what nobody needs goes back.
+//! The depot: CPUs exchange magazines of one size here, and surplus magazines go back.
 //!
 //! **The problem.** If one CPU allocates and another frees, magazines fill on one and run out on
-//! the other. A depot that is too small sends the difference to the inner allocator, at its price;
+//! the other. A depot that is too small sends the difference to the inner allocator, at its cost;
 //! one that is unbounded keeps what a burst has left behind for ever (in Linux before 6.7, a bound
 //! of 32 and synchronous overflow; since then no bound, and a worker that frees one magazine in 100
 //! ms).
 //!
-//! **Here** the depot is bounded, and watches itself: the fewest magazines it held during the last
-//! [`WINDOW`] visits are magazines that nobody needed (the working-set rule of Bonwick and Adams);
-//! half of them go back, so that what a burst has left halves with every window. No timer is
-//! needed: a depot that nobody visits costs nothing but its addresses, which
-//! [`flush`](super::Magazines::flush) gives back. Nor is there a burst: each visitor takes
+//! **The scheme.** The depot is bounded, and measures itself: the fewest magazines that it held
+//! during the last [`WINDOW`] visits are surplus (the working-set rule of Bonwick and Adams). Half
+//! of them go back, so what a burst has left behind halves with every window. It needs no timer: a
+//! depot that no CPU visits costs nothing but its addresses, which
+//! [`flush`](super::Magazines::flush) gives back. The work is spread: each visitor takes
 //! [`PORTION`] blocks along and returns them when it holds no lock.
 //!
-//! A magazine whose blocks are on their way back is *lent*: its place is kept, so that what can't
-//! be returned (the inner allocator has no memory) always finds room again.
+//! A magazine whose blocks are being returned is *lent*: its place is kept, so that blocks which
+//! can't be returned (the inner allocator has no memory) always find room again.
 
 use alloc::vec::Vec;
 
 use super::round::Magazine;
 
-/// Visits after which the depot decides what nobody needs. A visit comes once in 127 operations at
-/// most.
+/// Visits after which the depot counts its surplus. A visit comes once in 127 operations at most.
 const WINDOW: u32 = 64;
 
 /// Blocks that a visitor returns: sixteen magazines go in a window, at a quarter of an inner
@@ -30,16 +29,16 @@ pub(super) const PORTION: usize = 32;
 
 /// Magazines of one size that no CPU has.
 pub(super) struct Depot {
-    /// Those with blocks. The first is the one that goes next.
+    /// Those with blocks. The first one is returned next.
     stocked: Vec<Magazine>,
     empty: Vec<Magazine>,
     /// Magazines whose place among those with blocks is kept.
     lent: usize,
     bound: usize,
     visits: u32,
-    /// Fewest with blocks in this window.
+    /// The fewest with blocks in this window.
     fewest: usize,
-    /// So many are to go.
+    /// The number of surplus magazines.
     surplus: usize,
 }
 
@@ -54,7 +53,7 @@ impl Depot {
         Some(Self { stocked, empty, lent: 0, bound, visits: 0, fewest: 0, surplus: 0 })
     }
 
-    /// Somebody comes for a magazine or brings one.
+    /// Counts a CPU that fetches or brings a magazine.
     fn visit(&mut self) {
         self.fewest = self.fewest.min(self.stocked.len());
         self.visits += 1;
@@ -65,7 +64,7 @@ impl Depot {
         }
     }
 
-    /// Gives a magazine with blocks for an empty one.
+    /// Exchanges an empty magazine for one with blocks.
     pub(super) fn supply(&mut self, empty: &mut Option<Magazine>) {
         if let Some(stocked) = self.stocked.pop() {
             if let Some(empty) = empty.replace(stocked) {
@@ -75,7 +74,7 @@ impl Depot {
         self.visit();
     }
 
-    /// Is there room for one with blocks?
+    /// Whether there is room for one with blocks.
     pub(super) fn has_room(&self) -> bool {
         self.stocked.len() + self.lent < self.bound
     }
@@ -98,7 +97,7 @@ impl Depot {
         }
     }
 
-    /// Lends one that nobody needs, for a portion of it to go back.
+    /// Lends a surplus magazine, so that a portion of it is returned.
     pub(super) fn lend_surplus(&mut self) -> Option<Magazine> {
         if self.surplus == 0 { None } else { self.lend() }
     }
@@ -113,7 +112,7 @@ impl Depot {
         Some(self.stocked.swap_remove(0))
     }
 
-    /// Takes back what was lent.
+    /// Takes back a magazine that was lent.
     pub(super) fn back(&mut self, magazine: Magazine) {
         self.lent -= 1;
         if magazine.is_empty() {

@@ -1,4 +1,4 @@
-//! Between the magazines and the allocator behind them: what they don't have, and what they have
+//! The interface to the allocator behind the magazines: what the magazines lack, and what they have
 //! too much.
 
 use super::super::{AllocError, Allocate, Want};
@@ -15,7 +15,7 @@ impl<A: Allocate> Magazines<A> {
         self.flush_from(None);
     }
 
-    /// The same, by one who asks for this CPU: its magazines are entered as their owner does it.
+    /// The same on behalf of CPU `own`: its magazines are entered as by their owner.
     fn flush_from(&self, own: Option<usize>) {
         let here = own.unwrap_or(NOBODY);
         for cpu in 0..self.cpus.cpus() {
@@ -37,7 +37,7 @@ impl<A: Allocate> Magazines<A> {
     }
 
     /// Returns up to `most` blocks of a magazine to the inner allocator, which may be pinned as
-    /// well: `cpu` is the caller's own, or [`NOBODY`]. Are all of those gone?
+    /// well: `cpu` is the caller's own, or [`NOBODY`]. Says whether all of those are returned.
     pub(super) fn give_back(
         &self,
         cpu: usize,
@@ -49,7 +49,7 @@ impl<A: Allocate> Magazines<A> {
             let Some(block) = from.pop(u64::MAX) else { return true };
             let Some(range) = IovaRange::new(block, class.pages()) else { continue };
             if self.inner.free(cpu, range).is_err() {
-                // No memory: another time.
+                // No memory: try another time.
                 from.push(block, ROUNDS);
                 return false;
             }
@@ -57,10 +57,10 @@ impl<A: Allocate> Magazines<A> {
         true
     }
 
-    /// Returns a CPU's blocks to the inner allocator, for who is `here`. The magazines stay. Waits
-    /// a little for who is using them, not for whoever holds them in a [batch](Self::batch).
+    /// Returns a CPU's blocks to the inner allocator, on behalf of CPU `here`. The magazines stay.
+    /// Waits a bounded time for a CPU that uses them, not for a holder of a [batch](Self::batch).
     pub(super) fn empty(&self, cpu: usize, here: usize) {
-        // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
+        // No caller waits for a cell, so the inner allocator may be called with the cell held.
         self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(here, pairs));
     }
 
@@ -72,7 +72,7 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// What a visitor does for the depot, when it holds no lock.
+    /// The work of a visitor for the depot, when it holds no lock.
     pub(super) fn tidy(&self, cpu: usize, class: Class, surplus: Option<Magazine>) {
         if let Some(mut magazine) = surplus {
             self.give_back(cpu, class, &mut magazine, PORTION);
@@ -80,8 +80,8 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// What the caches don't have: from the inner allocator; and if it has none, after everything
-    /// cached has gone back.
+    /// Takes a range that the caches do not have from the inner allocator; if that has none, once
+    /// more after everything cached has gone back.
     #[cold]
     pub(super) fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         match self.inner.alloc(cpu, want) {
@@ -93,7 +93,8 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// A block that the caches don't have, and, if there are, some more for the CPU's magazines.
+    /// Takes a block that the caches do not have, and if possible some more for the CPU's
+    /// magazines.
     #[cold]
     pub(super) fn supplied(
         &self,
@@ -117,7 +118,7 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// The same, for whoever has the CPU's magazines.
+    /// The same, with the CPU's magazines held.
     pub(super) fn supply(
         &self,
         cpu: usize,
@@ -129,7 +130,7 @@ impl<A: Allocate> Magazines<A> {
         if class.ahead() == 0 || want.align != class.pages() {
             return Err(NotSupplied::NotSo);
         }
-        // Whoever found the magazines in use comes here though they have one.
+        // A call that found the magazines in use comes here even if they have a block.
         let highest = want.limit.checked_sub(class.pages() - 1);
         if let Some(block) = highest.and_then(|highest| pair.pop(highest)) {
             return IovaRange::new(block, class.pages()).ok_or(NotSupplied::NotSo);
@@ -142,7 +143,7 @@ impl<A: Allocate> Magazines<A> {
         let run = self.inner.alloc_run(cpu, want, 1 + ahead as u64);
         let run = run.map_err(|_| NotSupplied::NotSo)?;
         debug_assert!(run.pages() <= (1 + ahead as u64) * class.pages(), "more than was asked for");
-        // The highest is handed out, as if it had been asked for alone; the next one lies on top.
+        // The highest is handed out, as for a single request; the next one lies on top.
         let handed = run.last() - (class.pages() - 1);
         let mut block = run.first();
         while block < handed {
@@ -155,8 +156,9 @@ impl<A: Allocate> Magazines<A> {
 
 /// Why no block came with more for the magazines.
 pub(super) enum NotSupplied {
-    /// There is none to put them into.
+    /// There is no magazine to put them into.
     NeedsMagazine,
-    /// The class, the request or the space is not such; one block may be had.
+    /// The class, the request or the space does not allow it; a single block may still be
+    /// available.
     NotSo,
 }

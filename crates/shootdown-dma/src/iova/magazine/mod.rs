@@ -1,49 +1,50 @@
-//! Caches of ranges for each CPU, before any other allocator: most operations touch no line that
-//! another CPU writes.
+//! Caches of ranges for each CPU, in front of any other allocator: most operations access no line
+//! that another CPU writes.
 //!
-//! **The problem.** A tree has one lock, and every transfer of every device of a domain comes by it
-//! twice. That was the meltdown of 2015: with sixteen cores 11 % of the throughput without an
-//! IOMMU.
+//! **The problem.** A tree has one lock, and every transfer of every device of a domain takes it
+//! twice. In 2015, with sixteen cores, that left 11 % of the throughput without an IOMMU.
 //!
 //! **The scheme** is Bonwick's. For each size class (1, 2, 4 … 1024 pages) a CPU has two
-//! *magazines* of up to 127 blocks. It frees into the loaded one and allocates from it; when it is
-//! full or empty, it is exchanged with the previous one, and only when both are full or both are
-//! empty with the class's depot (`depot.rs`), which all CPUs share. So CPUs that allocate and CPUs
-//! that free pass blocks on to each other by the hundred, and the inner allocator sees what neither
-//! has.
+//! *magazines* of up to 127 blocks. It frees into the loaded one and allocates from it. When that
+//! is full or empty, the CPU exchanges it with the previous one, and only when both are full or
+//! both are empty with the class's depot (`depot.rs`), which all CPUs share. So CPUs that allocate
+//! and CPUs that free exchange blocks by the hundred, and only what neither side can use goes to
+//! the inner allocator.
 //!
-//! - **Sizes.** A request takes a block of the next power of two, aligned to it: at most twice the
-//!   address space, no memory, and blocks of odd sizes do not fragment the inner allocator. (So
-//!   three pages fit only where four do.) Classes go up to 4 MiB (Linux: 128 KiB, beyond which
-//!   storage falls off a cliff). Magazines of the large classes hold fewer blocks, [`MOST_PAGES`]
-//!   pages at most: 127 blocks of 4 MiB would be an eighth of what a 32-bit device can address.
-//! - **Limits.** A block above the request's limit stays in the magazine; one below it is dug out.
-//!   If there is none the inner allocator is asked, and if it has none, everything cached anywhere
-//!   is given back to it and it is asked once more: a request fails only if nothing fits, but for
-//!   what others have in their hands just then (a [batch](Magazines::batch), a cell that is busy
-//!   for long).
-//! - **Whose magazines.** Each CPU's magazines are in a [cell](crate::local) that is entered by one
-//!   compare-and-swap and never waited for: if the CPU number is wrong (the caller has moved, or an
-//!   interrupt handler came in between), the request goes to the inner allocator instead. A wrong
-//!   number costs time only. A host that is [`Pinned`] promises right ones, and pays for none.
-//! - **Batches.** Where there is one, it is most of what an operation costs. [`Magazines::batch`]
-//!   lends a CPU's magazines for several operations at the price of one.
-//! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by
-//!   itself. So neither memory nor cost drifts with the number of operations.
-//! - **Filling.** What no magazine has is asked for several at a time ([`Allocate::alloc_run`]):
-//!   CPUs that begin together would otherwise queue for the tree's lock, once for every address
-//!   until enough have come back.
+//! - **Sizes.** A request takes a block of the next power of two, aligned to it. That costs at most
+//!   twice the address space and no memory, and blocks of odd sizes do not fragment the inner
+//!   allocator. (So three pages fit only where four do.) Classes go up to 4 MiB (Linux: 128 KiB,
+//!   beyond which storage becomes much slower). Magazines of the large classes hold fewer blocks,
+//!   [`MOST_PAGES`] pages at most: 127 blocks of 4 MiB would be an eighth of what a 32-bit device
+//!   can address.
+//! - **Limits.** A block above the request's limit stays in the magazine; a lower one is taken from
+//!   below it. If there is none, the request goes to the inner allocator. If that has none,
+//!   everything that is cached is given back to it, and the request is repeated. So a request fails
+//!   only if nothing fits, apart from blocks that other CPUs hold at that moment (a
+//!   [batch](Magazines::batch), a cell that is taken for long).
+//! - **Exclusion.** Each CPU's magazines are in a [cell](crate::local). A request enters it by one
+//!   compare-and-swap and never waits for it: if the CPU number is wrong (the caller has moved, or
+//!   an interrupt handler came in between), the request goes to the inner allocator instead. A
+//!   wrong number costs time only. A host that is [`Pinned`] guarantees right numbers, and needs no
+//!   compare-and-swap.
+//! - **Batches.** The compare-and-swap is most of the cost of an operation. [`Magazines::batch`]
+//!   lends a CPU's magazines for several operations at the cost of one.
+//! - **Bounds.** There are two magazines for each class and CPU, and a depot that is bounded and
+//!   shrinks by itself. So neither memory nor cost grows with the number of operations.
+//! - **Filling.** If no magazine has a block, several are requested at a time
+//!   ([`Allocate::alloc_run`]): CPUs that begin together would otherwise queue for the tree's lock,
+//!   once for every address until enough have been freed.
 //! - **Memory.** Magazines are allocated when an operation finds no empty one; if there is no
 //!   memory, the range comes from the inner allocator, or goes there.
 //!
 //! **What is checked.** A range that is freed must begin at a multiple of its class's size. With
 //! [`Config::check`] (by default in builds with debug assertions) it must not be in the magazines
-//! of this CPU and class, which finds what is freed twice in a row, but not what was passed on in
-//! between: [`Checked`](super::Checked) finds everything. Ranges are freed whole: of a part, the
-//! rest of its block would go with it.
+//! of this CPU and class. That finds a range that is freed twice in a row, but not one that went to
+//! the depot in between; [`Checked`](super::Checked) finds all of them. Ranges are freed whole:
+//! with a part of a range, the rest of its block would be freed too.
 //!
-//! **Interrupts.** As for the [tree](super::tree): if handlers allocate or free, everybody disables
-//! interrupts.
+//! **Interrupts.** As for the [tree](super::tree): if handlers allocate or free, all callers
+//! disable interrupts.
 
 mod batch;
 mod class;
@@ -63,7 +64,7 @@ use crate::fixed::{Fixed, NoMemory};
 use crate::local::Local;
 use crate::pinned::{NOBODY, Pinned};
 
-/// Turns that a flush waits for a CPU that is using its magazines. An operation takes tens of them.
+/// Turns that a flush waits for a CPU that uses its magazines. An operation takes tens of them.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 12 };
 
 /// A CPU's magazines of one class.
@@ -75,13 +76,13 @@ struct Pair {
 impl Pair {
     const EMPTY: Self = Self { loaded: None, previous: None };
 
-    /// From the top of the loaded one.
+    /// Takes a block from the top of the loaded magazine.
     #[inline]
     fn top(&mut self, highest: u64) -> Option<u64> {
         self.loaded.as_mut()?.top(highest)
     }
 
-    /// On top of the loaded one, if there is room.
+    /// Puts a block on top of the loaded magazine, if there is room.
     #[inline]
     fn put(&mut self, block: u64, most: usize) -> bool {
         self.loaded.as_mut().is_some_and(|m| m.push(block, most))
@@ -123,7 +124,7 @@ impl Pair {
 /// A CPU's magazines.
 type Pairs = [Pair; CLASSES];
 
-/// How much is cached.
+/// The size of the caches.
 ///
 /// ```
 /// use shootdown_dma::iova::magazine::Config;
@@ -137,15 +138,15 @@ pub struct Config {
     pub cpus: usize,
     /// Magazines in each class's depot, at most.
     pub depot: usize,
-    /// Look for a range that is freed among those that this CPU holds (see the [module](self)).
+    /// Whether a freed range is searched among those that this CPU holds (see the [module](self)).
     pub check: bool,
-    /// What the host promises of those who pass CPU numbers.
+    /// What the host guarantees about the CPU numbers of callers.
     pub pinned: Option<Pinned>,
 }
 
 impl Config {
-    /// For so many CPUs (at least 1): a depot of 32 magazines and two more for each CPU, so that
-    /// all that CPUs hold fits once more; checks as in the debug build.
+    /// The default for this many CPUs (at least 1): a depot of 32 magazines and two more for each
+    /// CPU, so that all that CPUs hold fits once more; checks as in the debug build.
     #[must_use]
     pub const fn for_cpus(cpus: usize) -> Self {
         let cpus = if cpus == 0 { 1 } else { cpus };
@@ -158,21 +159,21 @@ impl Config {
         Self { depot, ..self }
     }
 
-    /// The same, with ranges that are freed looked for, or not.
+    /// The same, with the search for freed ranges on or off.
     #[must_use]
     pub const fn checked(self, check: bool) -> Self {
         Self { check, ..self }
     }
 
-    /// The same for a host that promises that CPUs are alone with their numbers: then a wrong
-    /// number is not a matter of speed only.
+    /// The same for a host that guarantees that CPUs are alone with their numbers: then a wrong
+    /// number breaks safety, not only speed.
     #[must_use]
     pub const fn pinned(self, pinned: Pinned) -> Self {
         Self { pinned: Some(pinned), ..self }
     }
 }
 
-/// Magazines before an allocator. See the [module](self).
+/// Magazines in front of an allocator; see the [module](self).
 ///
 /// ```
 /// use shootdown_dma::iova::magazine::{Config, Magazines};
@@ -193,16 +194,16 @@ pub struct Magazines<A> {
     check: bool,
 }
 
-/// Why a block did not find a place.
+/// Why a block has no place in the magazines.
 enum Full {
-    /// An empty magazine is missing.
+    /// There is no empty magazine.
     NeedsMagazine,
-    /// So that it goes to the inner allocator.
+    /// There is no room: the block goes to the inner allocator.
     GoesBack,
 }
 
 impl<A: Allocate> Magazines<A> {
-    /// Empty magazines before `inner`.
+    /// Makes empty magazines in front of `inner`.
     ///
     /// # Errors
     /// [`SpaceError::NoMemory`].
@@ -215,12 +216,12 @@ impl<A: Allocate> Magazines<A> {
         Ok(Self { inner, cpus, depots, check: config.check })
     }
 
-    /// The allocator behind.
+    /// The allocator behind the magazines.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Pages in magazines and depots. CPUs that are busy with theirs for long are left out.
+    /// Pages in magazines and depots. The magazines of a CPU that uses them for long are left out.
     pub fn cached_pages(&self) -> u64 {
         let mut pages = 0;
         for cpu in 0..self.cpus.cpus() {
@@ -237,7 +238,7 @@ impl<A: Allocate> Magazines<A> {
         pages
     }
 
-    /// A block from the CPU's magazines or the depot.
+    /// Takes a block from the CPU's magazines or the depot.
     #[inline]
     fn cached(&self, cpu: usize, class: Class, highest: u64) -> Option<u64> {
         let block = self.cpus.enter_own(cpu, |pairs| pairs[class.0].top(highest));
@@ -268,7 +269,7 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// From the depot; and perhaps a magazine that it has too much.
+    /// Takes a block from the depot, and perhaps a surplus magazine of the depot.
     #[cold]
     fn refill(
         &self,
@@ -283,7 +284,7 @@ impl<A: Allocate> Magazines<A> {
         (pair.pop(highest), surplus)
     }
 
-    /// Puts a block into the CPU's magazines, perhaps by taking a full one to the depot.
+    /// Puts a block into the CPU's magazines; a full magazine may go to the depot.
     #[inline]
     fn cache(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
         let push = |pairs: &mut Pairs| pairs[class.0].put(block, class.most());
@@ -293,7 +294,7 @@ impl<A: Allocate> Magazines<A> {
         self.cache_anywhere(cpu, class, block)
     }
 
-    /// The same, where the loaded one has no room, or is to be looked through before.
+    /// The same, where the loaded magazine has no room, or is searched first.
     #[inline(never)]
     fn cache_anywhere(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
         let mut fresh = None;
@@ -325,7 +326,7 @@ impl<A: Allocate> Magazines<A> {
         Ok(self.exchange(pair, class, block, fresh))
     }
 
-    /// Was the block cached? `None`: try again, with an empty magazine.
+    /// Whether the block was cached. `None`: try again, with an empty magazine.
     #[inline]
     fn settle(
         &self,
@@ -379,8 +380,8 @@ impl<A: Allocate> Magazines<A> {
 // SAFETY: blocks come from the inner allocator, which hands each out once; a block is either with a
 // caller, or in one place of one magazine, which is moved under the lock of the CPU or the depot it
 // belongs to. What is handed out is the beginning of a block of at least as many pages, aligned to
-// its size, so that alignment up to that size and every boundary that has room for the
-// pages are kept; the limit is looked at when it is popped.
+// its size, so alignment up to that size and every boundary that has room for the pages are kept;
+// the limit is checked when the block is popped.
 unsafe impl<A: Allocate> Allocate for Magazines<A> {
     #[inline]
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
@@ -399,7 +400,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         if self.cache(cpu, class, range.first())? { Ok(()) } else { self.inner.free(cpu, block) }
     }
 
-    /// One lock for all that finds room in the CPU's magazines.
+    /// Takes one exclusion for all ranges that have room in the CPU's magazines.
     #[inline]
     fn free_all(
         &self,
@@ -409,7 +410,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     ) {
         let mut ranges = ranges.peekable();
         while ranges.peek().is_some() {
-            // Up to the first that is more than a push.
+            // Up to the first range that needs more than a push.
             let rest = self.cpus.enter_own(cpu, |pairs| {
                 ranges.find(|range| match Class::of(range.pages()) {
                     Some(class) if range.first() & (class.pages() - 1) == 0 && !self.check => {

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Blocks a magazine holds: with the count it is 1 KiB (Bonwick and Adams 2001 call them rounds).
+/// Blocks of a magazine: with the count it is 1 KiB (Bonwick and Adams 2001 call them rounds).
 pub(super) const ROUNDS: usize = 127;
 
 /// On lines of its own (pairs, as hardware prefetches): a magazine belongs to one CPU at a time.
@@ -56,7 +56,7 @@ impl Magazine {
         true
     }
 
-    /// The topmost block, if it is not above `highest`.
+    /// Takes the topmost block, if it is not above `highest`.
     #[inline]
     pub(super) fn top(&mut self, highest: u64) -> Option<u64> {
         let body = self.body();
@@ -66,7 +66,7 @@ impl Magazine {
         Some(block)
     }
 
-    /// The topmost block that is not above `highest`.
+    /// Takes the topmost block that is not above `highest`.
     #[inline]
     pub(super) fn pop(&mut self, highest: u64) -> Option<u64> {
         let body = self.body();
@@ -80,7 +80,7 @@ impl Magazine {
         }
     }
 
-    /// The topmost block that is low enough, from below others.
+    /// Takes the topmost block that is low enough, from below others.
     #[cold]
     fn dig(&mut self, highest: u64) -> Option<u64> {
         let at = self.rounds().iter().rposition(|block| *block <= highest)?;

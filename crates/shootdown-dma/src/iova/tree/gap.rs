@@ -1,10 +1,10 @@
 //! What fits into a gap, and where.
 //!
-//! Alignment makes "is the gap long enough?" the wrong question: eight free pages from page 1 on
+//! With alignment, the length of a gap does not decide what fits: eight free pages from page 1 on
 //! hold no aligned block of eight. For *naturally* aligned requests (to the next power of two, as
-//! [`Want::pages`] asks) there is one number that answers exactly: the most pages that fit,
-//! [`Gap::natural`]; and whatever is smaller fits too. So the tree needs the greatest of a subtree
-//! only, and looks at no gap in vain.
+//! [`Want::pages`] makes them) one number decides exactly: the most pages that fit,
+//! [`Gap::natural`]; every smaller request fits too. So the tree needs only the greatest of a
+//! subtree, and looks at no gap that does not fit.
 //!
 //! *Why one number is enough.* Let *a* be the page of the gap with most trailing zeros, 2^h | *a*
 //! (there is one such page: between two multiples of 2^h lies one of 2^(h+1)). To the right of *a*
@@ -23,7 +23,7 @@ pub(super) struct Gap {
 }
 
 impl Gap {
-    /// How many pages.
+    /// The number of pages.
     pub(super) const fn pages(self) -> u64 {
         if self.first > self.last { 0 } else { self.last - self.first + 1 }
     }
@@ -67,7 +67,7 @@ impl Gap {
     }
 }
 
-/// By which number the tree looks for a gap: whether a gap *has* it tells whether the request fits.
+/// The number by which the tree searches for a gap: a request fits if a gap reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     /// [`Gap::pages`].
@@ -85,7 +85,8 @@ impl Key {
     }
 }
 
-/// How to look for a request: gaps where the key reaches the number hold it. `exact`: others don't.
+/// How to search for a request: a gap whose key reaches the number holds it. `exact`: no other gap
+/// does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
     pub(super) key: Key,
@@ -94,7 +95,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For a request that was [checked](Want::check). `None`: nothing is that large.
+    /// The plan for a request that was [checked](Want::check). `None`: no gap is that large.
     pub(super) fn of(want: &Want) -> Option<Self> {
         let natural = want.pages.checked_next_power_of_two()?;
         Some(if want.align == natural {

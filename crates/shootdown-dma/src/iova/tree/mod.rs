@@ -1,35 +1,36 @@
-//! The allocator that others stand on: a balanced tree of live runs.
+//! The allocator behind all others: a balanced tree of live runs.
 //!
-//! **The problem.** A list or tree of *mappings* grows with what is mapped, and "where is a gap?"
-//! walks over them: Linux searches from a cached node on and is linear at worst (published: 42,300
-//! nodes of other sizes between a request and its gap; 1.3 µs per allocation before caches were put
-//! in front). And freed neighbours must be found to be merged.
+//! **The problem.** A list or tree of *mappings* grows with the number of mappings, and a search
+//! for a gap walks over them: Linux searches from a cached node on and is linear at worst
+//! (published: 42,300 nodes of other sizes between a request and its gap; 1.3 µs per allocation
+//! before caches were put in front). And freed neighbours must be found to be merged.
 //!
-//! **What is kept instead** is *runs*: live ranges that abut are one node. A gap is what lies
-//! between two nodes, so free space merges by itself; and a NIC that fills its rings at start-up
-//! with tens of thousands of single pages makes tens of nodes ([`Tree::nodes`]). Every node knows
-//! the greatest gap of its subtree, so that a search descends once: O(log n), worst case, for
+//! **The scheme.** The tree keeps *runs* instead: live ranges that abut are one node. A gap is the
+//! space between two nodes, so free space merges by itself; and a NIC that fills its rings at
+//! start-up with tens of thousands of single pages makes tens of nodes ([`Tree::nodes`]). Every
+//! node holds the greatest gap of its subtree, so a search descends once: O(log n), worst case, for
 //! requests that are naturally aligned ([`Want::pages`]) or not aligned at all, with or without a
-//! limit. Whether a naturally aligned request fits is known exactly (`gap.rs`). Other alignments,
-//! and boundaries with them, are served as fast while there is a gap that is generous; if not, gaps
-//! that are long enough are tried one by one, so that "exhausted" is always true.
+//! limit. The tree knows exactly whether a naturally aligned request fits (`gap.rs`). Other
+//! alignments, and boundaries with them, are served as fast while there is a large enough gap; if
+//! not, the tree tries all gaps that are long enough one by one, so it returns "exhausted" only if
+//! nothing fits.
 //!
 //! **From the top.** The highest place is taken: devices with narrow masks find their part of the
 //! space untouched by those that reach further, and the interrupt window lies below most of what is
 //! used. Live ranges stay together at one end, under few page tables, as they would at the other.
 //!
-//! **Guard pages** are a distance between live ranges: gaps are shorter by it at both ends. Nothing
-//! abuts then, and there is a node for each range.
+//! **Guard pages** are a distance between live ranges: gaps are shorter by it at both ends. No
+//! ranges abut then, and there is a node for each range.
 //!
 //! **What is checked.** A range is taken back only if every page of it is live, and none is
-//! reserved; else nothing changes. Any part of a range may be freed. Where one range ends and the
-//! next begins is not recorded: freeing a range together with its neighbour succeeds.
+//! reserved; else nothing changes. Any part of a range may be freed. The tree does not record where
+//! one range ends and the next begins: freeing a range together with its neighbour succeeds.
 //!
 //! **Memory.** Nodes are in an arena that doubles; its memory is allocated and freed with the lock
 //! released, and copied under it. Freeing the middle of a run makes a node, and so may need memory:
-//! allocations leave a few nodes to frees, and [`Tree::reserve`] can be asked for more beforehand.
+//! allocations leave a few nodes to frees, and [`Tree::reserve`] prepares more beforehand.
 //!
-//! **Locking.** One lock (`spin.rs`), for a descent or three. If interrupt handlers allocate or
+//! **Locking.** One lock (`spin.rs`), for one to three descents. If interrupt handlers allocate or
 //! free, call with interrupts disabled.
 
 pub(crate) mod gap;
@@ -47,14 +48,14 @@ use crate::addr::IovaRange;
 /// Nodes at the beginning: 4 KiB of them.
 const NODES: usize = 64;
 
-/// A run takes no more than this part of its gap.
+/// A run of [`alloc_run`](Allocate::alloc_run) takes no more than this part of its gap.
 const SHARE: u64 = 4;
 
-/// Nodes that allocations leave to frees: when there is no memory any more, so many frees still can
-/// split a run.
+/// Nodes that allocations leave to frees: without any more memory, this many frees can still split
+/// a run.
 const LEFT: usize = 16;
 
-/// The range tree. See the [module](self).
+/// The range tree; see the [module](self).
 ///
 /// ```
 /// use shootdown_dma::iova::space::{INTERRUPTS, Space};
@@ -76,7 +77,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// All of `space` free.
+    /// Makes a tree in which all of `space` is free.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -94,9 +95,9 @@ impl Tree {
         Ok(Self { runs: Spin::new(runs), holes, first: space.first, last: space.last })
     }
 
-    /// Makes these pages live, if they are free: a range that the caller has chosen, or learns of
-    /// later (a reserved region of a device that is plugged in). It is freed like any other.
-    /// Guard pages are not asked for.
+    /// Makes these pages live, if they are free: for a range that the caller has chosen, or learns
+    /// of later (a reserved region of a device that is plugged in). It is freed like any other.
+    /// Guard pages are not required.
     ///
     /// # Errors
     /// [`AllocError::Exhausted`] if not all of it is free; [`AllocError::NoMemory`].
@@ -114,12 +115,12 @@ impl Tree {
         .unwrap_or(Err(AllocError::NoMemory))
     }
 
-    /// Are these pages one run, with nothing live at either end?
+    /// Whether these pages are one run, with nothing live at either end.
     pub(crate) fn is_run(&self, range: IovaRange) -> bool {
         self.runs.with(|runs| runs.is_run(range.first(), range.last()))
     }
 
-    /// Makes memory ready for so many nodes more than there are, so that as many frees can't fail
+    /// Prepares memory for this many nodes more than there are, so that as many frees can't fail
     /// for lack of it.
     ///
     /// # Errors
@@ -150,8 +151,8 @@ impl Tree {
         self.first <= range.first() && range.last() <= self.last
     }
 
-    /// Changes the tree, with `spare` nodes ready; when one is missing, again with more memory.
-    /// `None`: there is none.
+    /// Changes the tree, with `spare` nodes ready; if a node is missing, again with more memory.
+    /// `None`: there is no memory.
     fn change<R>(
         &self,
         spare: usize,
@@ -172,7 +173,7 @@ impl Tree {
     }
 }
 
-/// Where a request fits.
+/// The place where a request fits.
 struct Place {
     first: u64,
     /// Free pages right below, as far as they are known.
@@ -199,9 +200,9 @@ unsafe impl Allocate for Tree {
         self.alloc_run(cpu, want, 1)
     }
 
-    /// As many as are asked for, if four times as many lie in the gap, and no others than would
-    /// come one by one; or one. One also with guard pages, and where the alignment is not that
-    /// of the pages.
+    /// As many as requested, if four times as many lie in the gap, and the same addresses that
+    /// single requests would get; otherwise one. Also one with guard pages, and where the alignment
+    /// is not that of the number of pages.
     fn alloc_run(&self, _: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
         want.check()?;
         let plan = Plan::of(want).ok_or(AllocError::Exhausted)?;
@@ -211,7 +212,7 @@ unsafe impl Allocate for Tree {
             };
             let abut = want.align == want.pages && !runs.is_guarded();
             let fit = place.below / want.pages;
-            // Where little is left, others want it too.
+            // Where little is left, leave it to other requests.
             let plenty = fit >= SHARE.saturating_mul(most);
             let more = if abut && plenty { most.saturating_sub(1) } else { 0 };
             let pages = (more + 1) * want.pages;

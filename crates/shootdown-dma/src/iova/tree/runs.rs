@@ -1,9 +1,9 @@
 //! The balanced tree of live runs, in an arena.
 //!
-//! A node is a *maximal* run of pages that are not free. The gap that a node answers for is the one
-//! before it; after the last run comes the end of the space, which is a run itself (the *anchor*),
-//! so that every gap has a node and the tree is never empty. Each node knows the greatest gap of
-//! its subtree, by both numbers that searches ask for ([`Key`]).
+//! A node is a *maximal* run of pages that are not free. The gap of a node is the one before it;
+//! after the last run comes the end of the space, which is a run itself (the *anchor*), so every
+//! gap has a node and the tree is never empty. Each node holds the greatest gap of its subtree, by
+//! both numbers that searches use ([`Key`]).
 //!
 //! - **I1** Runs are disjoint and ascending; without guard pages no two abut.
 //! - **I2** A node's gap begins `guard` pages behind the run before it, and ends `guard` pages
@@ -11,8 +11,8 @@
 //! - **I3** Heights of siblings differ by one at most (AVL): 2^32 nodes are 46 levels.
 //! - **I4** The greatest of a subtree is the greatest of what its nodes have.
 //!
-//! All is done by descending once from the root and walking the path back; nothing recurses, and
-//! nothing scans but [`Runs::scan`].
+//! Every operation descends once from the root and walks the path back; nothing recurses, and only
+//! [`Runs::scan`] scans.
 
 use alloc::vec::Vec;
 
@@ -105,7 +105,7 @@ impl Runs {
         self.free
     }
 
-    /// Room for so many nodes.
+    /// Room for this many nodes.
     pub(super) fn capacity(&self) -> usize {
         self.nodes.capacity()
     }
@@ -241,7 +241,7 @@ impl Runs {
         }
     }
 
-    /// Whoever had `old` at this depth of the path below it has `new`.
+    /// The node that had `old` as child, at this depth of the path, gets `new`.
     fn link(&mut self, path: &Path, depth: usize, old: u32, new: u32) {
         match depth.checked_sub(1).map(|above| path.nodes[above]) {
             None => self.root = new,
@@ -495,7 +495,7 @@ impl Runs {
 pub(super) struct Memory(Vec<Node>);
 
 impl Memory {
-    /// Memory for so many; `None` if there is none.
+    /// Memory for this many nodes; `None` if there is none.
     pub(super) fn for_nodes(nodes: usize) -> Option<Self> {
         let mut memory = Vec::new();
         // The index must fit, and `NONE` is not one.

@@ -11,7 +11,7 @@
 //! table, and all of these are the same. (What is of a level's own size must have next level 0:
 //! Linux d4b036648402. Linux' format, `generic_pt/fmt/amdv1.h`, fills entries in the same way. It
 //! leaves out leaves of 512 GiB for a bug of the hardware; the largest here have 256 GiB.) They are
-//! made if [asked for](AmdV1::sized), since whoever maps them cannot unmap a part of one. The sixth
+//! made if [asked for](AmdV1::sized), since a caller that maps them cannot unmap a part. The sixth
 //! level has no leaves.
 
 use super::{ADDRESS, Format};

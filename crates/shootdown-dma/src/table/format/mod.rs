@@ -1,11 +1,10 @@
-//! What entries look like: one file for each format.
+//! The format of entries: one file for each format.
 //!
-//! An entry is one 64-bit word. Present entries are the hardware's, but for some bits that it
-//! ignores: there lie the use count, or where a mapping begins and ends, and two marks. Entries
-//! that are not present are all ours, and look the same in every format ([`word`]), since
-//! all of them tell by bits 0 and 1 that an entry is not present and ignore the rest. (AMD-Vi as
-//! QEMU models it looks at the rights, bits 61 and 62, of entries that are not present: these stay
-//! clear too.)
+//! An entry is one 64-bit word. The hardware defines present entries, except for some bits that it
+//! ignores: these hold the use count, or the begin and end of a mapping, and two marks. Software
+//! defines entries that are not present. They are the same in every format ([`word`]), since all
+//! formats mark them as not present by bits 0 and 1, and ignore the rest. (AMD-Vi as QEMU models it
+//! reads the rights, bits 61 and 62, of entries that are not present: these stay clear too.)
 //!
 //! | word | meaning |
 //! |---|---|
@@ -34,7 +33,7 @@ pub mod word {
 
     /// Nothing is here.
     pub const EMPTY: u64 = 0;
-    /// Nothing may be put here: look again from the root.
+    /// No entry may be put here: walk again from the root.
     pub const TOMBSTONE: u64 = 1 << 52;
     /// A table was taken out from here.
     pub const DETACHED: u64 = 1 << 53;
@@ -47,7 +46,7 @@ pub mod word {
         TOMBSTONE | (retirement << 12 & ADDRESS)
     }
 
-    /// Can nothing be mapped by it, here or below?
+    /// Whether it maps nothing, here or below.
     #[must_use]
     pub const fn is_vacant(word: u64) -> bool {
         word == EMPTY || (word & 0b11 == 0 && word & TOMBSTONE != 0)
@@ -60,22 +59,22 @@ pub mod word {
     }
 }
 
-/// What a word says.
+/// The meaning of a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decoded {
-    /// Nothing.
+    /// An empty entry.
     Empty,
-    /// That its table is going away, or has.
+    /// Its table is going away, or has gone.
     Tombstone,
-    /// That this table hung here.
+    /// This table was linked here.
     Detached(PhysAddr),
-    /// That the walk goes on in this table.
+    /// The walk goes on in this table.
     Table(PhysAddr),
-    /// That this memory is reached with these rights.
+    /// This memory is reached with these rights.
     Leaf(PhysAddr, Rights),
 }
 
-/// A format of page-table entries, with what of it depends on the unit: levels, sizes of pages,
+/// A format of page-table entries, with the parameters of the unit: levels, sizes of pages,
 /// attributes.
 ///
 /// Levels are counted from 0, which maps pages of the [granule](Self::GRANULE); each level above
@@ -86,48 +85,48 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// Bits of a page number that one level resolves: a table is as large as a page. (Fewer for a
     /// model checker.)
     const INDEX: u32 = if cfg!(loom) { INDEX_BITS } else { Self::GRANULE - 3 };
-    /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without
-    /// it the leaf is owned.
+    /// A bit of leaves: several users share the leaf, and [`COUNT`](Self::COUNT) holds their
+    /// number. Without it the leaf is owned.
     const COUNTED: u64;
-    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All
-    /// ones of them, and none, say that uses are counted elsewhere (`spill.rs`). Of an owned
-    /// leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
+    /// A counted leaf's bits that hold its use count (in their place), two at least. All ones, and
+    /// zero, mean that uses are counted elsewhere (`spill.rs`). The two lowest bits of an owned
+    /// leaf hold which [part](Self::BEGINS) of a mapping it is.
     const COUNT: u64;
     /// Of an owned leaf: a mapping begins here.
     const BEGINS: u64 = 1 << Self::COUNT.trailing_zeros();
     /// Of an owned leaf: a mapping ends here.
     const ENDS: u64 = 2 << Self::COUNT.trailing_zeros();
     /// A bit of leaves and of tables: the entry has been written back to where a non-coherent
-    /// walker looks.
+    /// walker reads it.
     const WRITTEN_BACK: u64;
-    /// A bit of tables: an invalidation that was asked for when this table was detached is still
-    /// deferred; it was put back since.
+    /// A bit of tables: the table was detached and put back since, and the invalidation from that
+    /// time is still deferred.
     const PENDING: u64;
-    /// A bit of tables: somebody is about to take it out, which whoever maps there calls off by
-    /// clearing this.
+    /// A bit of tables: a CPU is about to take the table out. A CPU that maps there clears the bit,
+    /// which calls that off.
     const RETIRING: u64;
     /// A leaf's bits that the hardware writes: accessed, dirty.
     const HARDWARE: u64;
 
-    /// How many levels. The root is at level `levels() - 1`.
+    /// The number of levels. The root is at level `levels() - 1`.
     fn levels(&self) -> u32;
 
-    /// How many tables, one behind the other, make up the root. A power of two.
+    /// The number of tables, one behind the other, that make up the root. A power of two.
     fn root_tables(&self) -> u32 {
         1
     }
 
-    /// How many bits page numbers have.
+    /// The number of bits of page numbers.
     fn page_bits(&self) -> u32 {
         // No address has more than 64 bits.
         let levels = Self::INDEX * self.levels() + self.root_tables().trailing_zeros();
         levels.min(64 - Self::GRANULE)
     }
 
-    /// May a leaf be at this level?
+    /// Whether a leaf may be at this level.
     fn may_be_leaf(&self, level: u32) -> bool;
 
-    /// How many bits physical addresses have.
+    /// The number of bits of physical addresses.
     fn phys_bits(&self) -> u32;
 
     /// A leaf that is owned, without marks. `phys` is aligned to the size of a page at this level.
@@ -136,16 +135,16 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// An entry in a table at `level` that leads to the table `phys` at the level below.
     fn table(&self, phys: PhysAddr, level: u32) -> u64;
 
-    /// Does the hardware take something from it?
+    /// Whether the hardware takes a word as present.
     fn is_present(&self, word: u64) -> bool;
 
-    /// Does a present word lead to a table?
+    /// Whether a present word leads to a table.
     fn is_table(&self, word: u64, level: u32) -> bool;
 
     /// A leaf's rights.
     fn rights(&self, word: u64) -> Rights;
 
-    /// Are there leaves that fill several entries of a table ([`order`](Self::order))?
+    /// Whether some leaves fill several entries of a table ([`order`](Self::order)).
     const SIZED: bool = false;
 
     /// The logarithm of the entries that one leaf may fill. All of them are the same.
@@ -175,7 +174,7 @@ pub trait Format: Copy + Send + Sync + 'static {
         PhysAddr(word & ADDRESS)
     }
 
-    /// What a word in a table at `level` says.
+    /// The meaning of a word in a table at `level`.
     #[inline]
     fn decode(&self, word: u64, level: u32) -> Decoded {
         if self.is_present(word) {
@@ -194,13 +193,13 @@ pub trait Format: Copy + Send + Sync + 'static {
         }
     }
 
-    /// Is a leaf shared by users who are counted? Otherwise it is owned.
+    /// Whether a leaf is shared by users that are counted. Otherwise it is owned.
     #[inline]
     fn is_counted(word: u64) -> bool {
         word & Self::COUNTED != 0
     }
 
-    /// What a counted leaf has in its count; 0 if it is not counted.
+    /// The count of a counted leaf; 0 if it is not counted.
     #[inline]
     fn count(word: u64) -> u64 {
         if Self::is_counted(word) {
@@ -222,7 +221,7 @@ pub trait Format: Copy + Send + Sync + 'static {
         1 << Self::COUNT.trailing_zeros()
     }
 
-    /// A leaf's bits that say what is mapped, and how.
+    /// A leaf's bits that define what is mapped, and how.
     #[inline]
     fn meaning(word: u64) -> u64 {
         word & !(Self::COUNT | Self::COUNTED | Self::WRITTEN_BACK | Self::HARDWARE)

@@ -31,7 +31,7 @@ const DEVICE_BIND: c_ulong = request(VFIO_BASE + 18);
 const DEVICE_ATTACH: c_ulong = request(VFIO_BASE + 19);
 
 /// The structures as Linux 6.6 has them, without a token and without a PASID, which later kernels
-/// take too: `argsz` says that there is no more.
+/// take too: `argsz` shows the kernel that they are absent.
 const BIND_SIZE: usize = offset_of!(vfio_device_bind_iommufd, token_uuid_ptr);
 const ATTACH_SIZE: usize = offset_of!(vfio_device_attach_iommufd_pt, pasid);
 
@@ -110,7 +110,7 @@ impl Iommufd {
         unsafe { call(device, DEVICE_ATTACH, &raw mut attach) }.map(drop)
     }
 
-    /// The windows, and what addresses and lengths are to be multiples of.
+    /// The windows, and the alignment of addresses and lengths.
     fn query(&self) -> Result<(Vec<Window>, u64), BackendError> {
         let mut ranges = vec![iommu_iova_range { start: 0, last: 0 }; 16];
         loop {
@@ -149,17 +149,17 @@ impl Drop for Iommufd {
     }
 }
 
-// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many
-// bytes it has unmapped; mappings that only partly lie in the range it refuses. (2) It maps where
-// it is told to (`MAP_FIXED`), or nothing.
+// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and reports how
+// many bytes it has unmapped; it refuses mappings that only partly lie in the range. (2) It maps at
+// the address that it gets (`MAP_FIXED`), or nothing.
 unsafe impl Backend for Iommufd {
     fn windows(&self) -> Result<Vec<Window>, BackendError> {
         self.query().map(|(windows, _)| windows)
     }
 
-    /// Of sizes the kernel says only what is the smallest: all addresses and lengths are to be
-    /// multiples of it (`out_iova_alignment`; no larger than a page of the CPU, and 1 as long
-    /// as no device is attached).
+    /// The kernel reports only the smallest page size: all addresses and lengths must be multiples
+    /// of it (`out_iova_alignment`; no larger than a page of the CPU, and 1 as long as no device is
+    /// attached).
     fn page_sizes(&self) -> u64 {
         self.query().map_or(0, |(_, alignment)| alignment.next_power_of_two().wrapping_neg())
     }

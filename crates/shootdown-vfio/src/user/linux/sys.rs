@@ -47,7 +47,7 @@ fn done(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// What it means.
+/// The error of the backend for an error of the operating system.
 pub fn error(error: &io::Error) -> BackendError {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => BackendError::Entries,

@@ -62,18 +62,18 @@ const _: () = {
     assert!(GROUP_GET_DEVICE_FD == 0x3b6a);
 };
 
-/// What the kernel says of a container.
+/// The kernel's information about a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Info {
     page_sizes: u64,
     windows: Vec<Window>,
-    /// Mappings that it still takes, if it says so.
+    /// Mappings that it still takes, if it reports that.
     left: Option<u32>,
 }
 
 impl Info {
-    /// Reads `struct vfio_iommu_type1_info` and the chain of capabilities behind it. What does not
-    /// lie in `bytes` is not there.
+    /// Reads `struct vfio_iommu_type1_info` and the chain of capabilities behind it. Fields beyond
+    /// `bytes` are absent.
     fn read(bytes: &[u8]) -> Self {
         let u16_at = |at: usize| {
             Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
@@ -180,7 +180,7 @@ impl VfioType1 {
         self.container.as_fd()
     }
 
-    /// Mappings that the kernel still takes, if it says so (Linux 5.11 and later).
+    /// Mappings that the kernel still takes, if it reports that (Linux 5.11 and later).
     ///
     /// # Errors
     /// Of the operating system.
@@ -212,7 +212,7 @@ impl VfioType1 {
 }
 
 fn info(container: BorrowedFd<'_>) -> io::Result<Info> {
-    // The kernel says how many bytes it would have written.
+    // The kernel reports how many bytes it would have written.
     let mut bytes = vec![0u64; 64];
     loop {
         let room = bytes.len() * 8;
@@ -232,14 +232,14 @@ fn info(container: BorrowedFd<'_>) -> io::Result<Info> {
     }
 }
 
-// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many
-// bytes it has unmapped; mappings that only partly lie in the range it refuses. (2) It maps where
-// it is told to, or nothing.
+// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and reports how
+// many bytes it has unmapped; it refuses mappings that only partly lie in the range. (2) It maps at
+// the address that it gets, or nothing.
 unsafe impl Backend for VfioType1 {
     fn windows(&self) -> Result<Vec<Window>, BackendError> {
         let windows = info(self.container.as_fd()).map_err(|e| error(&e))?.windows;
-        // A kernel before 5.4 does not say, and refuses when it comes to it: what every IOMMU has,
-        // without PCs' interrupts.
+        // A kernel before 5.4 does not report windows, and refuses a bad address when it gets it:
+        // use what every IOMMU has, without PCs' interrupts.
         Ok(if windows.is_empty() {
             vec![
                 Window { first: 0, last: 0xfedf_ffff },
