@@ -149,22 +149,29 @@ fn on(cpu: usize) -> Pin {
     Model::pin()
 }
 
+/// Words of stack of the thread that has the world made on it: the sets of a system are large, and
+/// more so with loom's atomics.
+const STACK: usize = 0x8000;
+
 /// Runs `model` in a world of its own, with all CPUs online.
-fn execution(model: impl FnOnce()) {
-    let world = Box::into_raw(Box::new(World {
-        system: System::new(),
-        cpus: std::array::from_fn(|_| PerCpu::new()),
-        kicked: std::array::from_fn(|_| AtomicBool::new(false)),
-        bells: std::array::from_fn(|_| Notify::new()),
-        ran: std::array::from_fn(|_| AtomicU64::new(0)),
-    }));
-    WORLD.set(world);
-    for cpu in 0..3 {
-        online(off(&on(cpu))).unwrap();
-    }
-    model();
-    // SAFETY: made by `Box::into_raw` above; the model has joined every thread that uses it.
-    drop(unsafe { Box::from_raw(world) });
+fn execution(model: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        let world = Box::into_raw(Box::new(World {
+            system: System::new(),
+            cpus: std::array::from_fn(|_| PerCpu::new()),
+            kicked: std::array::from_fn(|_| AtomicBool::new(false)),
+            bells: std::array::from_fn(|_| Notify::new()),
+            ran: std::array::from_fn(|_| AtomicU64::new(0)),
+        }));
+        WORLD.set(world);
+        for cpu in 0..3 {
+            online(off(&on(cpu))).unwrap();
+        }
+        model();
+        // SAFETY: made by `Box::into_raw` above; the model has joined every thread that uses it.
+        drop(unsafe { Box::from_raw(world) });
+    };
+    thread::Builder::new().stack_size(STACK).spawn(body).unwrap().join().unwrap();
 }
 
 /// A CPU that does nothing but wait for one kick.
