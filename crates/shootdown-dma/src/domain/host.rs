@@ -22,6 +22,7 @@ impl Pin for usize {
 
 /// The kernel, as a domain sees it.
 ///
+/// # Safety
 /// If the domain is made for a host that is [`Pinned`](crate::pinned::Pinned): from when
 /// [`pin`](Self::pin) has returned until its result is dropped, no other context has the same
 /// number, except interrupt handlers, which end before the interrupted code goes on.
